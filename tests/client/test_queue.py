@@ -24,7 +24,7 @@ from oncelog.client.address import parse
 from oncelog.client.channel import Channel
 from oncelog.client.queue import SEND_MESSAGES, MadeQueue, RemoteQueue
 from oncelog.connect import Database
-from oncelog.limits import SEGMENT_BYTES_MIN
+from oncelog.limits import MIB, SEGMENT_BYTES_MIN
 from oncelog.queue.rules.message import Message
 from oncelog.queue.rules.settings import QueueSettings
 from oncelog.queue.send.sender import Sent
@@ -49,6 +49,24 @@ def test_a_group_is_removed_through_the_server(remote: Database) -> None:
         queue.remove_group("mailr")
     with queue.consume("mailr") as deliveries:
         assert [one.attempts for one in deliveries.receive()] == [1], "another group of that name begins anew"
+
+
+def test_large_messages_and_dead_letters_are_shown_in_several_answers(remote: Database) -> None:
+    """One answer with all of them would be larger than a client takes: nobody could look at them, or prune by them."""
+    values = [b"%d" % number + bytes(4 * MIB) for number in range(15)]
+    queue = remote.queue("emails", create=True)
+    for value in values:
+        queue.send(value)
+    with queue.consume("mailer") as deliveries:
+        peeked = [one.value for one in queue.peek("mailer", limit=15)]
+        assert peeked == values[: len(peeked)] != []
+        for _ in values:
+            deliveries.receive(timeout_s=60)[0].nack("no", retry=False)
+    assert [letter.value for letter in queue.dead_letters.list()] == values
+    assert [letter.value for letter in queue.dead_letters.list(limit=5)] == values[:5]
+    queue.dead_letters.discard([0, 3])
+    assert [letter.position for letter in queue.dead_letters.list()] == [1, 2, *range(4, 15)]
+    assert queue.dead_letters.list(limit=0) == []
 
 
 def test_files_on_the_servers_disk_are_not_local(remote: Database) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Literal, NamedTuple
 
@@ -293,16 +293,17 @@ class RemoteDeadLetters(DeadLetters):
         self._queue = queue
 
     def list(self, *, limit: int | None = None) -> list[DeadLetter]:
-        left = None if limit is None else arguments.count("limit", limit)
-        found: _Letters = []
-        start = 0
-        while left is None or left > len(found):
-            page = self._letters_of(limit=None if left is None else left - len(found), start=start)
+        return [*self._each(None if limit is None else arguments.count("limit", limit))]
+
+    def _each(self, limit: int | None = None) -> Iterator[DeadLetter]:
+        start, left = 0, limit
+        while left is None or left > 0:
+            page = self._letters_of(limit=left, start=start)
             if not page or page[0].position < start:  # a server that knows no pages has sent all at once
-                break
-            found += page
+                return
+            yield from page
             start = page[-1].position + 1
-        return found
+            left = None if left is None else left - len(page)
 
     def show(self, position: int) -> DeadLetter:
         (found,) = self._letters_of(position=arguments.count("position", position))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from oncelog.queue.deliver.dead_letters import DeadLetter
 from oncelog.queue.deliver.settling import LeaseName, SettlementRequest
@@ -19,6 +19,11 @@ def is_stored(queue: Queue) -> bool:
 def take_writers(queue: Queue, timeout_s: float) -> None:
     """Become the writer of every partition; ``Unavailable`` if another process writes one and does not let go."""
     queue._take_writers(timeout_s)
+
+
+def each_dead_letter(queue: Queue) -> Iterator[DeadLetter]:
+    """Yield the dead letters of a queue, without holding all of them."""
+    return queue.dead_letters._each()
 
 
 def dead_letters(queue: Queue, limit: int | None, start: int) -> list[DeadLetter]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 
+from oncelog import limits
 from oncelog.errors import InvalidArgument
 from oncelog.inbox.contract import KeyRow
 from oncelog.inbox.decisions import Identity
 from oncelog.inbox.inbox import Inbox
+from oncelog.queue import inner
 from oncelog.queue.queue import Queue
 from oncelog.queue.rules import message
 from oncelog.queue.send.topic import DEAD_LETTERS
@@ -68,15 +70,19 @@ def _there(queue: Queue, group: str) -> Iterator[bytes]:
 def _in_logs(queue: Queue, group: str) -> Iterator[bytes]:
     topic = queue._topic  # noqa: SLF001  (of the same room)
     for partition, (first, end) in enumerate(zip(topic.starts("earliest"), topic.ends(), strict=True)):
-        for start in range(first, end, _AT_ONCE):
-            for entry in topic.read(partition, start, min(_AT_ONCE, end - start)):
+        start = first
+        while start < end:
+            count = min(_AT_ONCE, end - start)
+            entries = topic.read(partition, start, count, limits.QUEUE_CLAIM_BYTES_MAX)
+            for entry in entries:
                 if not message.is_readable(entry):  # it is never delivered
                     continue
                 key = message.inbox_key_of(entry, message.envelope_of(entry), partition)
                 yield Identity(entry.tenant or "", queue.name, group, key).digest
+            start = entries[-1].position + 1 if entries else start + count
 
 
 def _dead(queue: Queue) -> Iterator[bytes]:
     if not queue.name.startswith(DEAD_LETTERS):
-        for letter in queue.dead_letters.list():
+        for letter in inner.each_dead_letter(queue):
             yield Identity(letter.tenant, letter.topic, letter.group, letter.inbox_key).digest

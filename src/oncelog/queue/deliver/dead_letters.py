@@ -178,9 +178,13 @@ class DeadLetters:
     @arguments.checked
     def list(self, *, limit: int | None = None) -> list[DeadLetter]:
         """Return the dead letters that were not sent back, oldest first."""
-        checked = None if limit is None else arguments.count("limit", limit)
+        return list(self._each(None if limit is None else arguments.count("limit", limit)))
+
+    def _each(self, limit: int | None = None) -> Iterator[DeadLetter]:
+        """Yield the dead letters that were not sent back; few of them are held at a time."""
         burials = self._open()
-        return [_dead_letter(entry) for entry in self._entries(burials, checked)] if burials is not None else []
+        if burials is not None:
+            yield from map(_dead_letter, self._entries(burials, limit))
 
     @arguments.checked
     def show(self, position: int) -> DeadLetter:
