@@ -50,6 +50,19 @@ def inbox() -> Iterator[Inbox]:
     connection.close()
 
 
+def test_events_of_two_streams_with_one_id_are_two_effects(inbox: Inbox) -> None:
+    """Ids are those of their stream: two orders may each have an event "paid", with nothing in it."""
+    with oncelog.connect("memory://") as db:
+        orders = db.streams("orders", create=True)
+        for stream in ("order-1", "order-2"):
+            orders.append(stream, oncelog.Record(b"", id="paid"))
+        ran = []
+        for message in [*orders.read_all(), *db.log("orders").read()]:
+            with inbox.once(message) as effect:
+                ran.append((message.stream, not effect.done))
+    assert ran == [("order-1", True), ("order-2", True), ("order-1", False), ("order-2", False)]
+
+
 def test_messages_of_others_are_known() -> None:
     """A Kafka record by where it stands, an HTTP request by its header, an entry of a log by its id or position."""
     records = [

@@ -28,9 +28,9 @@ class MessageIdentity(NamedTuple):
 def known(message: object) -> MessageIdentity:
     """Return what a message tells of itself. ``InvalidArgument`` if it has nothing to be known by.
 
-    A delivery of a queue is known by its ``inbox_key``, an entry of a log by its id, or without one by its position, a
-    Kafka record (of confluent-kafka, kafka-python or aiokafka) by its partition and offset, an HTTP request by its
-    method, path and Idempotency-Key.
+    A delivery of a queue is known by its ``inbox_key``, an entry of a log by its id (with its stream: ids of events are
+    those of their stream), or without one by its position, a Kafka record (of confluent-kafka, kafka-python or
+    aiokafka) by its partition and offset, an HTTP request by its method, path and Idempotency-Key.
 
     >>> known("order-42").key
     'order-42'
@@ -44,7 +44,7 @@ def known(message: object) -> MessageIdentity:
         return _kafka(message)
     if hasattr(message, "position") and hasattr(message, "value"):
         entry: Any = message
-        key = entry.id or f"@{_number('position', entry.position)}"
+        key = _id_in_stream(entry) or f"@{_number('position', entry.position)}"
         return MessageIdentity(key, None, getattr(entry, "tenant", None), None, entry.value)
     if hasattr(message, "headers") and hasattr(message, "method"):
         return _http(message)
@@ -58,6 +58,12 @@ def keyed(message: object, key: str) -> MessageIdentity:
         return known(message)._replace(key=key)
     except InvalidArgument:
         return MessageIdentity(key)
+
+
+def _id_in_stream(entry: Any) -> str | None:
+    """Return the id of an entry or an event, with its stream, if it has one: streams may have the same ids."""
+    stream = getattr(entry, "stream", None)
+    return f"{len(stream)}:{stream}{entry.id}" if stream and entry.id else entry.id
 
 
 def _kafka(record: Any) -> MessageIdentity:
