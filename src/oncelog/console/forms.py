@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from urllib.parse import parse_qsl
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
+from oncelog import limits
 from oncelog.errors import InvalidArgument
 
 FORM_BYTES_MAX = 65_536
@@ -22,18 +24,29 @@ async def form_of(request: Request) -> Form:
     """Return the fields of a form; of a request without one, none. ``InvalidArgument`` for a body that is no form."""
     if request.method != "POST":
         return {}
-    body = bytearray()
-    async for piece in request.stream():
-        body += piece
-        if len(body) > FORM_BYTES_MAX:
-            message = f"a form has at most {FORM_BYTES_MAX} bytes"
-            raise InvalidArgument(message)
+    body = await _body_of(request)
     try:
         pairs = parse_qsl(body.decode(), keep_blank_values=True, strict_parsing=bool(body), errors="strict")
     except ValueError as error:
         message = "the body is not a form"
         raise InvalidArgument(message) from error
     return {name: with_line_feeds(value) if name == "error" else value for name, value in pairs}
+
+
+async def _body_of(request: Request) -> bytes:
+    """Return the body of a form. One that does not come to its end would hold its connection for ever."""
+    body = bytearray()
+    try:
+        async with asyncio.timeout(limits.HTTP_BODY_S_MAX):
+            async for piece in request.stream():
+                body += piece
+                if len(body) > FORM_BYTES_MAX:
+                    message = f"a form has at most {FORM_BYTES_MAX} bytes"
+                    raise InvalidArgument(message)
+    except (TimeoutError, ClientDisconnect):
+        message = "the form did not come to its end"
+        raise InvalidArgument(message) from None
+    return bytes(body)
 
 
 def with_line_feeds(text: str) -> str:

@@ -125,9 +125,11 @@ class Pages:
         is not taken: addresses end up in histories and in the logs of proxies.
         """
         secret = request.query_params.get("key") if not self.gate.needs_token else None
-        if request.method == "POST":
-            secret = (await form_of(request)).get("token", "")
         there = _place(request.query_params.get("next", ""))
+        try:
+            secret = (await form_of(request)).get("token", secret)
+        except InvalidArgument as error:
+            return self._login_form(400, f"{error}.", there)
         if not secret and self.gate.needs_token:
             return self._login_form(200, "", there)
         session = self.gate.login(request, secret or "")

@@ -329,3 +329,14 @@ def test_metrics_off_loopback_are_not_for_everybody(subjects: Guarded) -> None:
     assert found.status_code == 200
     assert 'oncelog_rpc_seconds_count{call="GET /v1/logs/{log}"' in found.text
     assert 'face="grpc"' in found.text
+
+
+@pytest.mark.parametrize("body", [b"token=" + b"x" * 100_000, b"\xff", b"--x\r\n"])
+def test_a_login_that_is_no_form_is_told_so(subjects: Guarded, body: bytes) -> None:
+    """The page is for everybody: what anybody posts is no error of the server, and no traceback in its log."""
+    base = f"http://{subjects.server.http}"
+    with httpx.Client(base_url=base, timeout=60) as client:
+        found = client.post("/console/login", content=body, headers={"origin": base})
+    assert found.status_code == 400
+    assert "form" in found.text
+    assert "Traceback" not in subjects.server.errors()
