@@ -200,8 +200,8 @@ def test_the_pages_of_queues_read_few_dead_letters_and_count_all(monkeypatch: py
     read: list[int] = []
     reading = Topic.read
 
-    def counting(topic: Topic, partition: int, first: int, count: int) -> list[Entry]:
-        found = reading(topic, partition, first, count)
+    def counting(topic: Topic, partition: int, first: int, count: int, bytes_max: int | None = None) -> list[Entry]:
+        found = reading(topic, partition, first, count, bytes_max)
         read.extend([first] * len(found) if topic.name.startswith("dlq.") else [])
         return found
 
