@@ -17,7 +17,7 @@ from pyiceberg.catalog import load_catalog
 import oncelog
 from oncelog.clock import SYSTEM
 from oncelog.errors import InvalidArgument, LogBusy, OncelogError
-from oncelog.spark.pipeline import history, jobs, lease
+from oncelog.spark.pipeline import history, jobs, lease, spec
 from oncelog.spark.pipeline.checks import check, check_with_spark
 from oncelog.spark.pipeline.history import History
 from oncelog.spark.report import report
@@ -404,6 +404,25 @@ def test_ingest_and_export(shop: Shop, spark: SparkSession) -> None:
     assert jobs.export(url, "orders", jobs.SparkFiles(str(out), "json"), overwrite=True, spark=spark) == jobs.Exported(
         8
     )
+
+
+def test_export_to_elsewhere_replaces_nothing(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was in a bucket was replaced, without a question."""
+    url = (tmp_path / "db").as_uri()
+    with oncelog.connect(url) as db, db.log("orders", create=True).writer() as writer:
+        writer.append(b"paid")
+    out = tmp_path / "out"
+    monkeypatch.setattr(spec, "local_path", lambda _: None)  # as if the folder were in a bucket
+    files = jobs.SparkFiles(str(out), "parquet")
+    assert jobs.export(url, "orders", files, spark=spark).records == 1
+    before = sorted(out.iterdir())
+    with pytest.raises(InvalidArgument, match="already exists"):
+        jobs.export(url, "orders", files, spark=spark)
+    assert sorted(out.iterdir()) == before
+    assert jobs.export(url, "orders", files, overwrite=True, spark=spark).records == 1
+    assert sorted(out.iterdir()) != before
 
 
 def test_export_of_what_does_not_fit_its_schema(tmp_path: Path, spark: SparkSession) -> None:

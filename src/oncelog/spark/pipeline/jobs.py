@@ -110,18 +110,18 @@ def export(
     """
     with oncelog.connect(url) as db:
         end = db.log(log).end_position()
-    _check_free(files.path, overwrite=overwrite)
+    mode = _mode(files.path, overwrite=overwrite)
     started = spark or session.start("export", files.master, log_file=Path(os.devnull))
     try:
         with spark_errors.told():
-            return _export(started, url, log, files, schema, end)
+            return _export(started, url, log, files, schema, end, mode)
     finally:
         if spark is None:
             started.stop()
 
 
 def _export(  # noqa: PLR0917
-    spark: SparkSession, url: str, log: str, files: SparkFiles, schema: str | None, end: int
+    spark: SparkSession, url: str, log: str, files: SparkFiles, schema: str | None, end: int, mode: str
 ) -> Exported:
     from pyspark.sql import Observation  # noqa: PLC0415 (as in session)
     from pyspark.sql import functions as f  # noqa: PLC0415 (as in session)
@@ -143,15 +143,20 @@ def _export(  # noqa: PLR0917
         found = frames.spread(found.withColumn("record", f.col("record").dropFields(_UNFIT)), _PLACE)
     elif files.kind() in {"csv", "json", "text"}:
         found = found.selectExpr("position", "timestamp AS stored_at", "id", "CAST(value AS STRING) AS value")
-    found.write.mode("overwrite").format(files.kind()).save(files.path)
+    found.write.mode(mode).format(files.kind()).save(files.path)
     return Exported(**seen.get)
 
 
-def _check_free(path: str, *, overwrite: bool) -> None:
-    """Refuse a folder with something in it, but for what an export left that was killed."""
+def _mode(path: str, *, overwrite: bool) -> str:
+    """Return what Spark does with what is there. A folder with something in it is refused, but for what an export left
+    that was killed; elsewhere than on this machine, Spark looks.
+    """
     folder = spec.local_path(path)
+    if not overwrite and folder is None:
+        return "errorifexists"
     if overwrite or folder is None or not folder.exists():
-        return
+        return "overwrite"
     if not folder.is_dir() or any(one.name not in _UNFINISHED for one in folder.iterdir()):
         message = f"{path} is there already: name another folder, or say --overwrite"
         raise InvalidArgument(message)
+    return "overwrite"
