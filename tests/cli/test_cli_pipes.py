@@ -52,6 +52,19 @@ def test_a_reader_that_was_never_there_is_no_error(db: Database, url: str, form:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "code"), [("log append orders", 0), ("log delete orders", 2)], ids=["read", "asked"]
+)
+def test_a_process_without_stdin(db: Database, url: str, arguments: str, code: int) -> None:
+    """Whoever starts a command may have closed its stdin: there is nothing to read, and nobody to be asked."""
+    fill(db, 1)
+    line = f"{' '.join(COMMAND)} {arguments} <&-"
+    done = subprocess.run(
+        ["bash", "-c", line], env=environment(url), capture_output=True, timeout=TIMEOUT_S, check=False
+    )
+    assert (done.returncode, b"Traceback" in done.stderr) == (code, False), done.stderr
+
+
 def test_tail_follows_until_it_is_interrupted(db: Database, url: str) -> None:
     """What is appended while it runs is seen at once; Ctrl-C ends it with 130 and without a word."""
     fill(db, 3)

@@ -98,6 +98,7 @@ def run(arguments: Sequence[str]) -> int:
     as_json = "--json" in arguments
     if not _RUNS_CODE.intersection(arguments):
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    sys.stdin = sys.stdin or open(os.devnull, encoding="utf-8")  # noqa: PTH123, SIM115 (closed by the caller: <&-)
     sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 (closed by the caller: >&-)
     sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
     for output in (sys.stdout, sys.stderr):

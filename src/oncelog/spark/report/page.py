@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from oncelog.errors import InvalidArgument
 from oncelog.spark.pipeline.whole_file import write_whole
 
 _STYLE = """
@@ -125,5 +126,8 @@ def _tile(figure: Figure) -> str:
 
 def write(path: Path, text: str) -> None:
     """Write a report, so that a reader sees the one before or this one, whole."""
+    if not path.name:
+        message = f"the report's path is {str(path)!r}, must name a file"
+        raise InvalidArgument(message)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, text.encode())

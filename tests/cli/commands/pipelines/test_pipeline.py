@@ -134,6 +134,7 @@ def test_audit_and_rebuild_from_a_shell(call: Call, url: str, tmp_path: Path) ->
     with oncelog.connect(url) as db, db.log("orders").writer() as writer:
         for id in ("a", "b", "c", "a"):
             writer.append(b"x", id=id)
+    assert (call("audit", "orders", "--report", "").code, call("audit", "orders", "--report", "/").code) == (2, 2)
     shown = call("audit", "orders", "--report", str(tmp_path / "audit.html"))
     assert shown.code == 1
     assert "position 3 has the id of position 0, the same" in shown.out.decode()
