@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import resource
@@ -10,6 +11,8 @@ from typing import Any
 
 import httpx
 import pytest
+import uvicorn
+from uvicorn.server import ServerState
 
 from oncelog import limits
 from oncelog.server.http import protocol
@@ -255,6 +258,37 @@ def test_an_answer_that_nobody_takes_does_not_keep_a_connection(waiting_bytes: i
     assert called == calls
 
 
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_a_body_behind_its_answer_does_not_keep_a_connection(monkeypatch: pytest.MonkeyPatch, goes_on: bool) -> None:  # noqa: FBT001
+    """A byte now and then kept it for ever, and so did a body that ended behind the answer, with nothing after it."""
+    monkeypatch.setattr(limits, "HTTP_BODY_S_MAX", 0.05)
+
+    async def answer(_scope: Any, _receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    async def run() -> None:
+        config = uvicorn.Config(answer, log_config=None, timeout_keep_alive=600)
+        config.load()
+        connection = Protocol(config, ServerState(), {})
+        server = await asyncio.get_running_loop().create_server(lambda: connection, "127.0.0.1", 0)
+        async with server, asyncio.timeout(60):
+            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (1 << 40 if goes_on else 1))
+            assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
+            connection.timeout_keep_alive = 0
+            writer.write(b"a")
+            ended = asyncio.ensure_future(reader.read())
+            while goes_on and not ended.done():
+                writer.write(b"a")
+                await asyncio.sleep(0)
+            with contextlib.suppress(ConnectionError):
+                assert await ended == b""
+            writer.close()
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize(("files", "connections"), [
     (1024, 512), (1_000_000, limits.HTTP_CONNECTIONS_MAX), (resource.RLIM_INFINITY, limits.HTTP_CONNECTIONS_MAX),
 ])  # fmt: skip
@@ -285,6 +319,17 @@ def test_an_offer_of_another_protocol_is_passed_over(
             assert found.count(b"201 Created") == 3, found
     assert {entry["value"] for entry in http.get(f"/v1/logs/{log}/records").json()["entries"]} == {"paid"}
     assert _ends(http, log) == 3 * 2 * 4
+
+
+def test_many_offers_at_once(open_server: Serving) -> None:
+    """Some hundreds that came together broke the connection, with a long traceback in the server's log."""
+    before = open_server.errors()
+    offer = b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: %s\r\nUpgrade: h2c\r\n\r\n"
+    with _connected(open_server) as connection:
+        connection.sendall(offer % b"upgrade" * 999 + offer % b"upgrade, close")
+        found = b"".join(iter(lambda: connection.recv(65536), b""))
+    assert found.count(b"200 OK") == 1_000
+    assert open_server.errors() == before
 
 
 def test_a_tunnel_is_refused(open_server: Serving) -> None:

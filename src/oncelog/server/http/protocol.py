@@ -1,6 +1,7 @@
 """HTTP/1.1 on a connection: uvicorn's, with limits that it lacks.
 
-A head that is too large or comes too slowly ends its connection; so does one connection too many. What cannot be parsed
+A head that is too large or comes too slowly ends its connection; so does one connection too many, and the rest of a
+body that does not come to its end though its request is answered. What cannot be parsed
 gets a problem, unless an answer to an earlier request on the connection is still due: the client would take the problem
 for that answer. Trailers are dropped (RFC 9110, 6.5.1): a trailer must not become a header of a request that was judged
 without it. An offer to speak another protocol (``Upgrade``) is passed over, as RFC 9110, 7.8, allows. The parser takes
@@ -35,7 +36,10 @@ class Protocol(HttpToolsProtocol):
     """Bytes behind a head since the last part of a body: chunk extensions and trailers."""
     _offered = False
     """Whether the head that was read offers another protocol: it is read once more."""
+    _in_body = False
     _head_timer: asyncio.TimerHandle | None = None
+    _rest_timer: asyncio.TimerHandle | None = None
+    """Runs while the rest of a body comes whose request is answered."""
     _sans: tuple[str, ...] = ()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -50,6 +54,7 @@ class Protocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """End."""
         self._head_done()
+        self._rest_done()
         super().connection_lost(exc)
 
     def _await_head(self) -> None:
@@ -61,6 +66,11 @@ class Protocol(HttpToolsProtocol):
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+
+    def _rest_done(self) -> None:
+        if self._rest_timer is not None:
+            self._rest_timer.cancel()
+            self._rest_timer = None
 
     def _late(self) -> None:
         self._head_timer = None
@@ -81,27 +91,31 @@ class Protocol(HttpToolsProtocol):
             self._refuse(HttpRefusal(431, f"more than {limits.HTTP_HEAD_BYTES_MAX} bytes of trailers"))
 
     def _feed(self, data: bytes) -> None:
+        left = memoryview(data)
         try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            self._pass_over_upgrade(data[upgrade.args[0] :])
+            while left:
+                try:
+                    self.parser.feed_data(left)
+                    return
+                except httptools.HttpParserUpgrade as upgrade:
+                    left = left[upgrade.args[0] :]
+                if self.parser.get_method() == b"CONNECT":  # what follows is another protocol whatever the head says
+                    self._refuse(HttpRefusal(405, "CONNECT is not known here"))
+                    return
+                self._pass_over_upgrade()
         except httptools.HttpParserError:
             self.logger.warning("Invalid HTTP request received.")
             self.send_400_response("Invalid HTTP request received.")
 
-    def _pass_over_upgrade(self, rest: bytes) -> None:
-        """Read a head once more that offered another protocol, without the offer, and then what follows."""
-        method: bytes = self.parser.get_method()
-        if method == b"CONNECT":  # what follows is another protocol whatever the head says
-            self._refuse(HttpRefusal(405, "CONNECT is not known here"))
-            return
-        head = [b"%s %s HTTP/%s" % (method, self.url, self.parser.get_http_version().encode())]
+    def _pass_over_upgrade(self) -> None:
+        """Read a head once more that offered another protocol, without the offer."""
+        head = [b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())]
         head += [b"%s: %s" % (name, _kept(name, value)) for name, value in self.headers if name not in _OFFERS]
         self._offered = False
         self.parser = httptools.HttpRequestParser(self)
         with contextlib.suppress(AttributeError):  # httptools 0.6.3 and later, as uvicorn has it
             self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
-        self._feed(b"\r\n".join([*head, b"", rest]))
+        self.parser.feed_data(b"\r\n".join([*head, b"", b""]))
 
     def _body_allowance(self, data: bytes) -> int:
         """Return how much of the data may be body: a head ends with an empty line."""
@@ -111,6 +125,7 @@ class Protocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Begin a request."""
         self._in_head = True
+        self._unset_keepalive_if_required()
         super().on_message_begin()
         self._await_head()
         self.scope["oncelog_sans"] = self._sans  # type: ignore[typeddict-unknown-key]
@@ -131,7 +146,13 @@ class Protocol(HttpToolsProtocol):
         if self._offered:
             return
         self._idle_bytes = 0
+        self._in_body = False
         super().on_message_complete()
+        if self._rest_timer is not None:
+            self._rest_done()
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
 
     def on_headers_complete(self) -> None:
         """Begin to answer a request."""
@@ -139,9 +160,16 @@ class Protocol(HttpToolsProtocol):
             self._offered = True
             return
         self._in_head = False
+        self._in_body = True
         self._idle_bytes = 0
         self._head_done()
         super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        """End an answer. What is left of its body is dropped, for a while."""
+        super().on_response_complete()
+        if self._in_body and self.cycle.response_complete and not self.transport.is_closing():
+            self._rest_timer = self.loop.call_later(limits.HTTP_BODY_S_MAX, self.timeout_keep_alive_handler)
 
     def timeout_keep_alive_handler(self) -> None:
         """End a connection on which nothing came; one whose client does not take the answer would not close."""
