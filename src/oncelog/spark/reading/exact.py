@@ -108,8 +108,10 @@ def _is_skipped(text: str, zone: str) -> bool:
     try:
         moment = datetime(*_fields(local[0]), tzinfo=zoneinfo.ZoneInfo(named[1] or zone))
         return moment.astimezone(UTC).astimezone(moment.tzinfo).replace(tzinfo=None) != moment.replace(tzinfo=None)
-    except (ValueError, OverflowError, KeyError):
-        return False  # no time, or one beyond Python's years; or no name of a zone, as Spark will find
+    except (ValueError, OverflowError, KeyError, OSError):
+        return (
+            False  # no time, or one beyond Python's years; or no name of a zone, but of a folder of them, or too long
+        )
 
 
 def _fields(text: str) -> tuple[int, int, int, int, int, int]:
