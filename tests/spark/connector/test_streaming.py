@@ -71,6 +71,10 @@ def test_a_log_that_ends_before_the_checkpoint_is_told(db: Database) -> None:
     lenient = reader(db, failOnDataLoss="false")
     end = lenient.latestOffset(behind, ReadAllAvailable())
     assert (end["position"], read(lenient, behind, end)) == (10, [])
+    planned = behind | {"position": 8}
+    with pytest.raises(NotFound, match="older copy"):
+        reader(db).partitions(planned, behind)
+    assert read(lenient, planned, behind) == [8, 9], "a batch that was planned, and not done, ends there, too"
     target = reader(db)
     target.prepareForTriggerAvailableNow()
     fill(db, 4)

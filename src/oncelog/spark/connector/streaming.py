@@ -77,9 +77,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if end["log"] != log.log_id:
             return []  # it was planned for a log that is gone; the next batch begins where this one does
         visible = log.end_position()
-        if stop > visible:
+        if stop > visible and self._options.fail_on_data_loss:
             raise _restored(log, visible, stop)
-        return self._rows.ranges(log, begin, stop)
+        return self._rows.ranges(log, begin, min(stop, visible))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of one task."""
