@@ -438,6 +438,10 @@ def test_export_of_what_does_not_fit_its_schema(tmp_path: Path, spark: SparkSess
         *((None, "a", 1), (None, "b", None), (None, "c", None), (None, None, None), (None, "e", None))
     ]
     assert "_oncelog_unfit" not in rows[0]
+    with pytest.raises(InvalidArgument, match="must be columns"):
+        jobs.export(
+            tmp_path.as_uri(), "orders", jobs.SparkFiles(str(tmp_path / "no"), "parquet"), schema="INT", spark=spark
+        )
 
 
 def test_ingest_without_ids_goes_by_content(shop: Shop, spark: SparkSession) -> None:

@@ -130,7 +130,11 @@ def _export(  # noqa: PLR0917
     found = spark.read.format(frames.FORMAT).options(url=url, log=log, endingOffsets=str(end)).load()
     unfit = f.expr("false")
     if schema is not None:
-        wanted = StructType([*StructType.fromDDL(schema), StructField(_UNFIT, StringType())])  # type: ignore[misc]
+        columns = StructType.fromDDL(schema)
+        if not isinstance(columns, StructType):
+            message = f"the schema is {schema!r}, must be columns, as in 'id STRING, amount LONG'"
+            raise InvalidArgument(message)
+        wanted = StructType([*columns, StructField(_UNFIT, StringType())])
         parsed = f.from_json(f.col("value").cast("string"), wanted, {"columnNameOfCorruptRecord": _UNFIT})
         found = found.withColumn("record", parsed)
         unfit = f.col("record").isNull() | f.col("record").getField(_UNFIT).isNotNull()

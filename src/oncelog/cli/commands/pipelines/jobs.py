@@ -104,9 +104,9 @@ def export(
 ) -> None:
     """Export a log to files with Spark: all of it, as it is now.
 
-    What is there is not replaced unless that is asked for; what an export left that was killed is. With --schema, the
-    columns of values that are JSON are taken out of them; what does not fit is null, and ends the command with exit
-    code 1. To go on with what comes later, use a pipeline.
+    What is there is not replaced unless that is asked for; what an export left that was killed is, but for a bucket.
+    With --schema, the columns of values that are JSON are taken out of them; what does not fit is null, and ends the
+    command with exit code 1. To go on with what comes later, use a pipeline.
     """
     from oncelog.spark.pipeline import jobs  # noqa: PLC0415 (as above)
 
@@ -117,7 +117,8 @@ def export(
     else:
         say((output, "cyan"), ": ", plural(done.records, "record"), f" of {name}, as {format}")
     if done.unfit:
-        told = f" {plural(done.unfit, 'record')} do not fit the schema (the first at position {done.first_unfit}): "
+        verb = "does" if done.unfit == 1 else "do"
+        told = f" {plural(done.unfit, 'record')} {verb} not fit the schema (the first at position {done.first_unfit}): "
         note(("warning:", "yellow"), told, "what does not fit is null")
         raise typer.Exit(ExitCode.FINDINGS)
 
