@@ -94,18 +94,22 @@ class Protocol(HttpToolsProtocol):
         left = memoryview(data)
         try:
             while left:
-                try:
-                    self.parser.feed_data(left)
-                    return
-                except httptools.HttpParserUpgrade as upgrade:
-                    left = left[upgrade.args[0] :]
-                if self.parser.get_method() == b"CONNECT":  # what follows is another protocol whatever the head says
-                    self._refuse(HttpRefusal(405, "CONNECT is not known here"))
-                    return
-                self._pass_over_upgrade()
+                left = self._fed(left)
         except httptools.HttpParserError:
             self.logger.warning("Invalid HTTP request received.")
             self.send_400_response("Invalid HTTP request received.")
+
+    def _fed(self, data: memoryview) -> memoryview:
+        """Parse data to the end, or to that of the first head that offers another protocol; return what is left."""
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            if self.parser.get_method() == b"CONNECT":  # what follows is another protocol whatever the head says
+                self._refuse(HttpRefusal(405, "CONNECT is not known here"))
+                return data[:0]
+            self._pass_over_upgrade()
+            return data[upgrade.args[0] :]
+        return data[:0]
 
     def _pass_over_upgrade(self) -> None:
         """Read a head once more that offered another protocol, without the offer."""
