@@ -119,7 +119,8 @@ HTTP_HEAD_S_MAX = 15.0
 """How long the server waits for the head of a request, from its first byte or from the connection's begin."""
 
 HTTP_BODY_S_MAX = 30.0
-"""How long a body may take; more for a large one, by 8 KiB a second."""
+"""How long a body may take; more for a large one, by 8 KiB a second. What is left of a body whose request is answered
+may take as long."""
 
 HTTP_ANSWER_S_MAX = 60.0
 """How long a client may take nothing of a large answer, or of the results of a long body; then its connection ends.
