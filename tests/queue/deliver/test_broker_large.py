@@ -9,9 +9,12 @@ import pytest
 import oncelog
 from oncelog import Message, Queue, QueueSettings, RetryPolicy, Unavailable
 from oncelog.limits import MIB
-from oncelog.queue.deliver.broker import Broker
+from oncelog.queue.deliver.broker import Broker, ConsumerStep
+from oncelog.queue.deliver.settling import SettlementRequest
 from oncelog.queue.rules.delivery import MessageRun
 from oncelog.queue.send.sender import Outgoing, Sender, Sent
+from oncelog.queue.send.topic import Topic
+from oncelog.types import Entry
 
 COUNT = 40
 LARGE = [b"%d" % number + bytes(MIB) for number in range(COUNT)]
@@ -97,6 +100,45 @@ def test_many_small_messages_of_one_run_are_all_buried() -> None:
             consumer.nack(consumer.receive(), "no", retry=False)
             assert queue.lag("g") == 0
         assert [letter.value for letter in queue.dead_letters.list()] == [b"%d" % number for number in range(count)]
+
+
+def test_many_messages_that_are_too_much_go_back_together(jobs: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step reads the whole lease: one step a message took minutes for ten thousand, and their lease ran out."""
+    steps: list[tuple[str, int]] = []
+    settle = Broker.settle
+
+    def watched(self: Broker, given: Sequence[ConsumerStep]) -> list[list[int]]:
+        steps.extend((step.kind, len(step.positions)) for step in given)
+        return settle(self, given)
+
+    jobs.send_many([Message(b"", key=str(number)) for number in range(60)])
+    with jobs.consume("h", prefetch=100, ordered=True) as consumer:
+        held = []
+        while more := consumer.receive():
+            held += more
+        consumer._lost_of(held, SettlementRequest("returned"))
+        monkeypatch.setattr(Broker, "settle", watched)
+        found = consumer.receive()
+        assert 0 < len(found) < 100
+        assert steps == [("returned", 100 - len(found))]
+        assert jobs.stats().groups["h"].delivered == len(found)
+
+
+def test_messages_that_are_gone_hide_no_others(jobs: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who asks for one message gets the next that is there, and is not told that there is none."""
+    read = Topic.read
+
+    def without_the_first(self: Topic, partition: int, first: int, *more: int) -> list[Entry]:
+        return [entry for entry in read(self, partition, first, *more) if entry.position >= 5]
+
+    with jobs.consume("g", prefetch=8) as consumer:
+        held = consumer.receive()
+    consumer._lost_of(held, SettlementRequest("returned"))
+    monkeypatch.setattr(Topic, "read", without_the_first)
+    with jobs.consume("g") as consumer:
+        [delivery] = consumer.receive()
+        assert (delivery.position, delivery.attempts) == (5, 1)
+        assert jobs.lag("g") == COUNT - 5
 
 
 def _all(queue: Queue) -> list[oncelog.Delivery]:

@@ -64,9 +64,12 @@ class ConsumerStep(NamedTuple):
     extend_us: int = 0
 
 
-def _returned(run: MessageRun, first: int | None = None) -> ConsumerStep:
-    """Return the step that gives messages of a run back, all of them or those from a position on."""
-    return ConsumerStep(run.token, run.partition, range(run.first if first is None else first, run.end), "returned")
+def _steps(kind: str, parts: Iterable[tuple[MessageRun, Iterable[int]]]) -> list[ConsumerStep]:
+    """Return the steps for positions of leased runs: one for each partition, as each step reads the whole lease."""
+    grouped: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for run, positions in parts:
+        grouped[run.token, run.partition].extend(positions)
+    return [ConsumerStep(token, partition, positions, kind) for (token, partition), positions in grouped.items()]
 
 
 class _Asked:
@@ -149,9 +152,20 @@ class Broker(OfOneProcess):
         ``patiently``: repeated questions do not make a request to a bucket each time.
         ``StateBusy`` when another keeps the group to itself for ``timeout_s``.
         """
+        wait_s = patience_s(timeout_s)
+        for _ in range(_LOOKS_MAX):
+            leases, fresh = self._leased(limit, lease_us, wait_s, patiently=patiently)
+            found = self._claimed(leases, fresh)
+            if found or not leases:  # else all were purged or truncated away, and hide those behind them
+                return found
+        return []
+
+    def _leased(
+        self, limit: int, lease_us: int, wait_s: float, *, patiently: bool
+    ) -> tuple[list[MessageRun], dict[int, dict[int, Entry]]]:
+        """Lease messages; return them, and those that were looked at for the first time."""
         leases: list[MessageRun] = []
         fresh: dict[int, dict[int, Entry]] = {}
-        wait_s = patience_s(timeout_s)
         with locked(self._claiming, wait_s):
             for _ in range(_LOOKS_MAX):
                 if leases or not self._read_ahead(limit, patiently=patiently):
@@ -162,13 +176,7 @@ class Broker(OfOneProcess):
                     ahead.drop(self._cursors[partition])
                 if not (fresh or late):  # nothing made room for others, so looking again shows nothing else
                     break
-        try:
-            return self._claimed(leases, fresh)
-        except CorruptionError:  # it stays so: the message spends its attempts, and others get through meanwhile
-            raise
-        except BaseException:
-            self._give_back([_returned(run) for run in leases])
-            raise
+        return leases, fresh
 
     def _read_ahead(self, limit: int, *, patiently: bool) -> bool:
         """Read what may be claimed; tell whether there is anything to do at all."""
@@ -311,13 +319,26 @@ class Broker(OfOneProcess):
         )
 
     def _claimed(self, leases: Sequence[MessageRun], fresh: dict[int, dict[int, Entry]]) -> list[Claimed]:
-        """Return what is in leases, reading again what was not read just now. What is too much goes back."""
+        """Return what is in leases. What cannot be read now goes back."""
+        try:
+            return self._handed_out(leases, fresh)
+        except CorruptionError:  # it stays so: the message spends its attempts, and others get through meanwhile
+            raise
+        except BaseException:
+            self._let_go(_steps("returned", ((run, run.positions) for run in leases)))
+            raise
+
+    def _handed_out(self, leases: Sequence[MessageRun], fresh: dict[int, dict[int, Entry]]) -> list[Claimed]:
+        """Return what is in leases, reading again what was not read just now. What is too much goes back. Messages that
+        were truncated away, or purged, are let go: nobody can be given them any more.
+        """
         found: list[Claimed] = []
-        over: list[ConsumerStep] = []
+        over: list[tuple[MessageRun, range]] = []
+        gone: list[tuple[MessageRun, set[int]]] = []
         left_bytes = limits.QUEUE_CLAIM_BYTES_MAX
         for run in leases:
             if left_bytes <= 0:
-                over.append(_returned(run))
+                over.append((run, run.positions))
                 continue
             there = fresh.get(run.partition, {})
             if run.first in there:
@@ -325,29 +346,25 @@ class Broker(OfOneProcess):
             else:
                 entries = self.topic.read(run.partition, run.first, run.count, left_bytes)
             size = sum(map(size_bytes, entries))
-            if size > left_bytes and any(one.entries for one in found):
-                entries, end = [], run.first
-            else:
-                end = entries[-1].position + 1 if entries else run.end
-                found.append(Claimed(run, entries))
+            if size > left_bytes and found:
+                over.append((run, run.positions))
+                left_bytes = 0
+                continue
             left_bytes -= size
-            if end < run.end:
-                over.append(_returned(run, end))
-            self._forget_missing(run, range(run.first, end), entries)
-        self._give_back(over)
+            end = entries[-1].position + 1 if entries else run.end
+            over.append((run, range(end, run.end)))
+            gone.append((run, {*range(run.first, end)} - {entry.position for entry in entries}))
+            if entries:
+                found.append(Claimed(run, entries))
+        self._let_go(_steps("gone", gone) + _steps("returned", over))
         return found
 
-    def _give_back(self, steps: Sequence[ConsumerStep]) -> None:
-        """Let go of messages that were leased and are not handed out: no attempt is counted."""
-        if steps:
+    def _let_go(self, steps: Sequence[ConsumerStep]) -> None:
+        """Let go of messages that were leased and are not handed out: no attempt is counted for those that return."""
+        some = [step for step in steps if step.positions]
+        if some:
             with contextlib.suppress(OncelogError):  # then their leases run out
-                self.settle(steps)
-
-    def _forget_missing(self, run: MessageRun, looked_at: range, entries: Sequence[Entry]) -> None:
-        """Let go of messages that were truncated away, or purged: nobody can be given them any more."""
-        missing = set(looked_at) - {entry.position for entry in entries}
-        if missing:
-            self.settle([ConsumerStep(run.token, run.partition, sorted(missing), "gone")])
+                self.settle(some)
 
     # Ending.
 
@@ -437,8 +454,11 @@ class Broker(OfOneProcess):
         runs = [run for run in statements.leased(transaction, self.id, step.token) if run.partition == step.partition]
         settled = delivery.settle(runs, step.token, step.positions, now_us, self._becoming(step, now_us))
         self._apply(transaction, settled.change)
+        count = sum(run.count for run in settled.taken)
         if step.kind in ("acked", "refused"):
-            counted[step.kind] += sum(run.count for run in settled.taken)
+            counted[step.kind] += count
+        elif step.kind == "returned":
+            counted["delivered"] -= count
         return settled.lost
 
     def _apply(self, transaction: Transaction, change: Change) -> None:
