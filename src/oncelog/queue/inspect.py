@@ -143,7 +143,7 @@ def peek(
     topic: Topic, database: StateDatabase, queue_id: int, group: str, limit: int, *, steady_us: int
 ) -> list[Peeked]:
     """Return the first unsettled messages of a group: those it has looked at, then those that are new. Large messages
-    are fewer: about ``QUEUE_CLAIM_BYTES_MAX``.
+    are fewer: not more than ``QUEUE_CLAIM_BYTES_MAX``, unless the first alone is larger.
     """
     with database.reading() as transaction:
         row = statements.group(transaction, queue_id, group)
@@ -158,11 +158,15 @@ def peek(
     found: list[Peeked] = []
     left_bytes = limits.QUEUE_CLAIM_BYTES_MAX
     for partition, first, count, looked_at in places:
-        if len(found) >= limit or left_bytes <= 0:
-            break
-        entries = topic.read(partition, first, min(count, limit - len(found)), left_bytes)
-        left_bytes -= sum(map(size_bytes, entries))
-        found += [_peeked(partition, entry, looked_at, now_us) for entry in entries]
+        start, end = first, first + min(count, limit - len(found))
+        while start < end:
+            entries = topic.read(partition, start, end - start, limits.QUEUE_CLAIM_BYTES_MAX)
+            for entry in entries:
+                left_bytes -= size_bytes(entry)
+                if left_bytes < 0 and found:  # others behind it may fit, but are not the first
+                    return found
+                found.append(_peeked(partition, entry, looked_at, now_us))
+            start = entries[-1].position + 1 if entries else end
     return found
 
 

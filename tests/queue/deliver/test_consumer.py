@@ -482,3 +482,20 @@ def test_a_look_at_large_messages_shows_fewer_of_them(world: World, monkeypatch:
     pages = [[one.position for one in inner.dead_letters(queue, None, start)] for start in (0, 2, 4, 5)]
     assert pages == [[0, 1], [2, 3], [4], []]
     assert [one.position for one in inner.dead_letters(queue, 1, 1)] == [1]
+
+
+def test_a_look_leaves_out_no_message_between_those_that_it_shows(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large message ends it: the small ones behind that are not the first."""
+    queue = made(world)
+    queue.send_many([Message(b"x" * size) for size in (200, 200, 10)])
+    with queue.consume("g", prefetch=3) as consumer:
+        consumer.nack(consumer.receive(), "no")
+    queue.send(b"new")
+    monkeypatch.setattr(limits, "QUEUE_CLAIM_BYTES_MAX", 250)
+    assert [one.position for one in queue.peek("g")] == [0]
+    monkeypatch.setattr(limits, "QUEUE_CLAIM_BYTES_MAX", 411)
+    assert [one.position for one in queue.peek("g")] == [0, 1, 2]
+    monkeypatch.setattr(limits, "QUEUE_CLAIM_BYTES_MAX", 413)
+    assert [one.position for one in queue.peek("g")] == [0, 1, 2, 3]
