@@ -499,3 +499,15 @@ def test_a_look_leaves_out_no_message_between_those_that_it_shows(
     assert [one.position for one in queue.peek("g")] == [0, 1, 2]
     monkeypatch.setattr(limits, "QUEUE_CLAIM_BYTES_MAX", 413)
     assert [one.position for one in queue.peek("g")] == [0, 1, 2, 3]
+
+
+def test_a_page_of_dead_letters_has_so_many_at_most(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small letters with long keys: by their values alone, all of them fit, and no answer has room for their keys."""
+    queue = made(world)
+    queue.send_many([Message(b"", key="k" * 1_000)] * 5)
+    with queue.consume("g", prefetch=5) as consumer:
+        consumer.nack(consumer.receive(), "no", retry=False)
+    monkeypatch.setattr("oncelog.queue.deliver.dead_letters._PAGE_MAX", 2)
+    pages = [[one.position for one in inner.dead_letters(queue, None, start)] for start in (0, 2, 4, 5)]
+    assert pages == [[0, 1], [2, 3], [4], []]
+    assert len(queue.dead_letters.list()) == 5

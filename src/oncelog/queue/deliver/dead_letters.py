@@ -31,6 +31,7 @@ GROUP = "redrive"
 
 _AT_ONCE = 100
 _BURIED_AT_ONCE = 1_000
+_PAGE_MAX = 10_000
 _REST_US = 1_000_000
 _BURIAL_S = 5.0
 """Consumers wait for burials no longer than this, and go on with them the next time."""
@@ -271,12 +272,13 @@ class DeadLetters:
 
     def _page(self, limit: int | None, start: int) -> list[DeadLetter]:  # type: ignore[valid-type]
         """Return dead letters from a position on: not more than ``QUEUE_CLAIM_BYTES_MAX``, unless the first alone is
-        larger. None: there are no more.
+        larger, and not more than ``_PAGE_MAX``, because keys and names have a size, too. None: there are no more.
         """
         burials = self._open()
         if burials is None:
             return []
-        fitting = within(self._entries(burials, limit, start), limits.QUEUE_CLAIM_BYTES_MAX)
+        some = self._entries(burials, _PAGE_MAX if limit is None else min(limit, _PAGE_MAX), start)
+        fitting = within(some, limits.QUEUE_CLAIM_BYTES_MAX)
         return [_dead_letter(entry) for entry in fitting]
 
     def _entries(self, burials: Burials, limit: int | None, start: int = 0) -> Iterator[Entry]:
