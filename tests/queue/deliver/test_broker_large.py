@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 import oncelog
-from oncelog import Message, Queue, QueueSettings, RetryPolicy, Unavailable
+from oncelog import Message, Queue, QueueSettings, RetryPolicy, Unavailable, limits
 from oncelog.limits import MIB
 from oncelog.queue.deliver.broker import Broker, ConsumerStep
 from oncelog.queue.deliver.settling import SettlementRequest
@@ -55,6 +55,23 @@ def test_few_large_messages_are_read_ahead(jobs: Queue) -> None:
             assert delivery.value == value
             delivery.ack()
         assert consumer.receive() == []
+
+
+def test_few_large_messages_are_read_ahead_of_many_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An ordered group looks at all partitions. Each has its turn, and not all of them are read at once."""
+    monkeypatch.setattr(limits, "QUEUE_CLAIM_BYTES_MAX", 2_000)
+    with oncelog.connect("memory://") as db:
+        queue = db.queue("jobs", partitions=16, create=True)
+        for number in range(100):
+            queue.send(b"%d" % number + bytes(1_000), key=str(number))
+        received = []
+        with queue.consume("g", ordered=True) as consumer:
+            while found := consumer.receive():
+                ahead = consumer._broker._ahead
+                assert sum(len(entry.value) for part in ahead for entry in part.entries) < 25_000
+                received += [int(one.value.rstrip(b"\0")) for one in found]
+                consumer.ack(found)
+        assert sorted(received) == list(range(100))
 
 
 def test_large_messages_are_buried_and_sent_back_a_few_at_a_time(jobs: Queue, sent_bytes: list[int]) -> None:

@@ -193,13 +193,20 @@ class Broker(OfOneProcess):
         self.settings = row.settings
         count = max(limit, _LOOKED_AT_MIN)
         bytes_max = limits.QUEUE_CLAIM_BYTES_MAX // self.topic.partitions
+        for partition, ahead in enumerate(self._ahead):
+            ahead.drop(self._cursors[partition])
+        held_bytes = sum(ahead.size_bytes for ahead in self._ahead)
         found = 0
         for step in range(self.topic.partitions):
             partition = (self._turn + step) % self.topic.partitions
             if found < limit or self.ordered:
                 ahead = self._ahead[partition]
                 pay = self._pace.of(partition) if patiently else None
-                self._cursors[partition] = ahead.fill(self._cursors[partition], count, bytes_max, pay)
+                held_bytes -= ahead.size_bytes
+                # Of each partition one large message alone would be too much: those that wait have their turn later.
+                room_bytes = bytes_max if held_bytes < limits.QUEUE_CLAIM_BYTES_MAX else 0
+                self._cursors[partition] = ahead.fill(self._cursors[partition], count, room_bytes, pay)
+                held_bytes += ahead.size_bytes
                 found += len(ahead.entries)
         if found:
             self._pace.came()
