@@ -120,6 +120,30 @@ def test_a_message_that_cannot_be_read_now_spends_no_attempt(world: World, monke
         assert (delivery.attempts, delivery.last_error) == (2, "no")
 
 
+def test_a_damaged_message_spends_no_attempt_of_others(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that were claimed with it come at once, and do not die unseen."""
+    read = Topic.read
+
+    def damaged(self: Topic, partition: int, first: int, *more: int) -> list[Entry]:
+        if first == 1:
+            message = "a block is damaged"
+            raise CorruptionError(message)
+        return read(self, partition, first, *more)
+
+    settings = QueueSettings(retry=RetryPolicy(max_attempts=2, backoff_s=0, max_backoff_s=0))
+    queue = world.open().queue("work", settings, create=True, state=world.state)
+    queue.send_many([Message(b"%d" % number, key=str(number)) for number in range(4)])
+    monkeypatch.setattr(Topic, "read", damaged)
+    received = []
+    with queue.consume("g", prefetch=4, ordered=True) as consumer:
+        consumer.nack(consumer.receive(), "no")
+        received += consumer.receive()
+        with pytest.raises(CorruptionError, match="damaged"):
+            consumer.receive()
+        received += consumer.receive()
+        assert sorted((one.value, one.attempts) for one in received) == [(b"0", 2), (b"2", 2), (b"3", 2)]
+
+
 def test_postgresql_that_is_not_there_is_unavailable(tmp_path: Path) -> None:
     """A wrong URL is told, and what is wrong with it."""
     with oncelog.connect(tmp_path.as_uri()) as db:

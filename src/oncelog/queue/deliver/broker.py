@@ -72,6 +72,15 @@ def _steps(kind: str, parts: Iterable[tuple[MessageRun, Iterable[int]]]) -> list
     return [ConsumerStep(token, partition, positions, kind) for (token, partition), positions in grouped.items()]
 
 
+class _Unreadable(Exception):
+    """A leased run whose messages are damaged in their log."""
+
+    def __init__(self, run: MessageRun, error: CorruptionError) -> None:
+        super().__init__()
+        self.run = run
+        self.error = error
+
+
 class _Asked:
     """Steps that wait to be stored, with those of others."""
 
@@ -329,8 +338,10 @@ class Broker(OfOneProcess):
         """Return what is in leases. What cannot be read now goes back."""
         try:
             return self._handed_out(leases, fresh)
-        except CorruptionError:  # it stays so: the message spends its attempts, and others get through meanwhile
-            raise
+        except _Unreadable as damaged:  # it stays so: these spend their attempts, and others get through meanwhile
+            others = ((run, run.positions) for run in leases if run is not damaged.run)
+            self._let_go(_steps("returned", others))
+            raise damaged.error from None
         except BaseException:
             self._let_go(_steps("returned", ((run, run.positions) for run in leases)))
             raise
@@ -351,7 +362,13 @@ class Broker(OfOneProcess):
             if run.first in there:
                 entries = [there[position] for position in run.positions]
             else:
-                entries = self.topic.read(run.partition, run.first, run.count, left_bytes)
+                try:
+                    entries = self.topic.read(run.partition, run.first, run.count, left_bytes)
+                except CorruptionError as error:
+                    if not found:
+                        raise _Unreadable(run, error) from error
+                    over.append((run, run.positions))  # it is told when nothing comes before it
+                    continue
             size = sum(map(size_bytes, entries))
             if size > left_bytes and found:
                 over.append((run, run.positions))
