@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
+import oncelog
+from oncelog.client import database as client
+from tests.log.watched import until
 from tests.servers import Serving
 
 if TYPE_CHECKING:
@@ -22,6 +26,12 @@ def started(url: str, names: str, **environment: str) -> list[Serving]:
         return list(pool.map(lambda name: Serving(url, ("--name", name), environment), names))
 
 
+def _sees_all(server: Serving, count: int) -> bool:
+    """Tell whether a server has seen all others: it looks when it starts, and then with every beat."""
+    with oncelog.connect(f"oncelog://{server.grpc}") as db:
+        return len(client.servers(db)) == count
+
+
 @pytest.fixture(scope="session")
 def fleet(seaweedfs: SeaweedFS) -> Iterator[list[Serving]]:
     """Yield three servers that the tests share, and do not harm.
@@ -32,6 +42,8 @@ def fleet(seaweedfs: SeaweedFS) -> Iterator[list[Serving]]:
 
     environment = {**seaweedfs.environment, "ONCELOG_SERVE_BEAT_S": "10"}
     servers = started(f"s3://{BUCKET}/fleet", "abc", **environment)
+    for server in servers:
+        until(partial(_sees_all, server, len(servers)))
     yield servers
     for server in servers:
         server.end()
