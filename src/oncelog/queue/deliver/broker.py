@@ -367,7 +367,7 @@ class Broker(OfOneProcess):
                 except CorruptionError as error:
                     if not found:
                         raise _Unreadable(run, error) from error
-                    over.append((run, run.positions))  # it is told when nothing comes before it
+                    over.append((run, run.positions))  # a claim that this run begins raises the error
                     continue
             size = sum(map(size_bytes, entries))
             if size > left_bytes and found:
