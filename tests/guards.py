@@ -351,9 +351,37 @@ GUARDS = [
     Guard(
         "memory: a writer that is closed does not wait for a merge",
         "log/upkeep/memory_keeper.py",
-        "manifest.first_position, self._check_staying)",
+        "manifest.first_position, self._make_way)",
         "manifest.first_position)",
         "tests/log/memory/test_memory_together.py::test_a_writer_that_is_closed_does_not_wait_for_a_merge",
+    ),
+    Guard(
+        "memory: a long merge makes way for ids that wait",
+        "log/upkeep/memory_keeper.py",
+        "        if self.is_urgent:",
+        "        if False:",
+        "tests/log/upkeep/test_sifting.py::test_a_long_merge_makes_way_for_ids_that_wait[memory]",
+    ),
+    Guard(
+        "memory: a merge inside a merge takes newer runs",
+        "log/upkeep/memory_keeper.py",
+        " if run.first_position >= until]",
+        "]",
+        "tests/log/upkeep/test_sifting.py::test_a_merge_inside_a_merge_takes_newer_runs[memory]",
+    ),
+    Guard(
+        "memory: a run is behind the sieve only if all that it was merged of is",
+        "log/memory/run_sieve.py",
+        "if all(run.key in self.keys for run in inputs):",
+        "if True:",
+        "tests/log/memory/test_run_sieve.py::test_a_merged_run_is_behind_the_sieve_if_all_its_inputs_are[3]",
+    ),
+    Guard(
+        "memory: runs that the sieve does not know are asked for every id",
+        "log/memory/run_set.py",
+        "if each.run.key not in keys)",
+        "if False)",
+        "tests/log/memory/test_run_sieve.py::test_runs_before_and_behind_a_sieve_are_searched[behind1]",
     ),
     Guard(
         "memory: a run that comes after its segments changed is refused",

@@ -16,7 +16,8 @@ class MemoryInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What a log without bounds remembers.
 
     ``ids`` are those in its runs and, where this handle has a writer, in the writer's table; repeats count. What they
-    take in memory (of the runs that is filters and fences, mapped where the home is a disk) and on disk is in bytes.
+    take in memory (of the runs that is filters and fences, mapped where the home is a disk, and the writer's sieve) and
+    on disk is in bytes.
     ``since`` is the position from which on no id that was in the log was stored again.
     """
 

@@ -67,6 +67,7 @@ class Writer(Submitting):
         self._settings = session.settings
         self._clock = session.clock
         self._window = core.window
+        self._recall = session.recall
         self._uptime = core.uptime
         self._counters = core.counters
         self._known_at_first = 0 if core.window is None else core.window.evicted + core.window.count
@@ -370,7 +371,9 @@ class Writer(Submitting):
 
     @property
     def window_state(self) -> Mapping[str, int | None]:
-        """How full the dedup window is: keys, pending, evicted, bytes, and the age of its oldest key in seconds."""
+        """How full the dedup window is: keys, pending, evicted, bytes (those of the sieve, too), and the age of its
+        oldest key in seconds.
+        """
         self._check_process()
         return {} if self._window is None else self._committer.locked(self._state_of, self._window)
 
@@ -378,11 +381,12 @@ class Writer(Submitting):
         """Return how full a window is. The lock is held."""
         oldest_us = window.oldest_tick_us
         uptime_us = self._uptime.at(self._clock.elapsed_us())
+        sieve = self._recall.view.runs.sieve
         return {
             "keys": window.count,
             "pending": window.pending_count,
             "evicted": window.evicted,
-            "bytes": window.nbytes,
+            "bytes": window.nbytes + (0 if sieve is None else sieve.nbytes),
             "horizon_s": None if oldest_us is None else (uptime_us - oldest_us) // 1_000_000,
         }
 

@@ -50,6 +50,8 @@ class Recall:
 
     def __init__(self, runs: RunSet, first_position: int) -> None:
         self.view = View(runs, 0, first_position, bool(runs.runs))
+        self.looked = 0
+        """How many ids were looked up, about: threads count without a lock."""
         self.renew: Callable[[RunSet], None] = lambda _: None
         """Makes the view show the newest runs; called when an object of a set is gone."""
         self.repair: Callable[[], None] = lambda: None
@@ -68,6 +70,7 @@ class Recall:
         view = self.view  # once: a run may be built between two looks
         if not view.any:
             return Looked(view.built, None)
+        self.looked += len(keys)
         view, found = self._ask(lambda view: view.runs.find_many(keys, view.first_position))
         if found.errors:
             self.repair()
@@ -76,6 +79,7 @@ class Recall:
     def look_one(self, high: int, low: int) -> LookedOne:
         """Look one identity up."""
         view = self.view
+        self.looked += 1
         try:
             return LookedOne(view.built, view.runs.find_one(high, low, view.first_position))
         except CorruptionError as error:

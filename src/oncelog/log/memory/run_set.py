@@ -8,13 +8,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from oncelog.dedup.runs.mix import mixed_key, mixed_keys
+from oncelog.dedup.runs.mix import Halves, mixed_key, mixed_keys
 from oncelog.dedup.runs.order import in_order
 from oncelog.errors import CorruptionError, NotFound, OncelogError, Unsupported
 from oncelog.format.runs.pages import END, PLACE_SHIFT, START
 from oncelog.format.runs.run import Run, part_bounds
 from oncelog.log.memory.objects import OpenPart, RunObjects, may_have
 from oncelog.log.memory.quest import Found, Quest, QuestAnswers, find_in_part, search_all
+from oncelog.log.memory.run_sieve import RunSieve
 from oncelog.log.memory.times import OpenTimes
 
 Column = NDArray[np.uint64]
@@ -26,6 +27,9 @@ FEW = 8
 SMALL = 32
 """A batch that is no larger is looked up key by key where runs are mapped."""
 
+SIFTED = 128
+"""So few keys of a batch that pass the sieve are looked up key by key: nearly all of them are in no run."""
+
 
 class Hit(NamedTuple):
     """Where one id is stored: the newest record that has it. ``start`` and ``end``: of its batch it is first, last."""
@@ -36,7 +40,7 @@ class Hit(NamedTuple):
     end: bool
 
 
-class _OpenRun(NamedTuple):
+class OpenRun(NamedTuple):
     """A run with its parts; ``bounds`` are the first halves of keys at which parts begin, but for the first part."""
 
     run: Run
@@ -53,25 +57,38 @@ class _OpenRun(NamedTuple):
 class RunSet:
     """Runs, oldest first, whose ranges do not overlap. Never changed: a new set is made from this one.
 
-    ``number`` grows with every set that is made from another. Safe to share between threads.
+    ``number`` grows with every set that is made from another. Runs *behind* the sieve are asked only for keys that pass
+    it, those *before* it for every key. Safe to share between threads.
     """
 
-    def __init__(self, objects: RunObjects, opened: Sequence[_OpenRun], number: int) -> None:
+    def __init__(
+        self, objects: RunObjects, opened: Sequence[OpenRun], number: int, sieve: RunSieve | None = None
+    ) -> None:
         self.number = number
         self.runs = tuple(each.run for each in opened)
+        self.sieve = sieve
         self._objects = objects
         self.opened = tuple(opened)
         self._newest_first = self.opened[::-1]
+        self._passes = _pass if sieve is None else sieve.may_have
+        keys = frozenset[str]() if sieve is None else sieve.keys  # it may have more by the next look
+        self._behind = tuple(each for each in opened if each.run.key in keys)
+        self._before = tuple(each for each in opened if each.run.key not in keys)
 
     @classmethod
-    def open(cls, objects: RunObjects, runs: Sequence[Run], before: RunSet | None = None) -> RunSet:
+    def open(
+        cls, objects: RunObjects, runs: Sequence[Run], before: RunSet | None = None, sieve: RunSieve | None = None
+    ) -> RunSet:
         """Return the set of these runs; what ``before`` has open is shared, not opened again.
 
+        Without a ``sieve`` it has the one of ``before``, if there is one.
         ``NotFound`` or ``CorruptionError`` when a run cannot be read, ``Unavailable`` when storage does not answer.
         """
         known = {} if before is None else {each.run: each for each in before.opened}
         opened = [known.get(run) or _open(objects, run) for run in runs]
-        return cls(objects, opened, 0 if before is None else before.number + 1)
+        if before is None:
+            return cls(objects, opened, 0, sieve)
+        return cls(objects, opened, before.number + 1, sieve or before.sieve)
 
     @property
     def next_position(self) -> int:
@@ -85,8 +102,9 @@ class RunSet:
 
     @property
     def memory_bytes(self) -> int:
-        """What filters and indexes take, in memory or mapped."""
-        return sum(part.front_bytes for run in self.runs for part in run.parts)
+        """What filters and indexes take, in memory or mapped, and the sieve."""
+        fronts = sum(part.front_bytes for run in self.runs for part in run.parts)
+        return fronts + (0 if self.sieve is None else self.sieve.nbytes)
 
     @property
     def size_bytes(self) -> int:
@@ -110,40 +128,66 @@ class RunSet:
             return self._find_singly(keys, first_position)
         answers = QuestAnswers(len(keys))
         high, low = mixed_keys(keys)
-        order, high = in_order(high)  # neighbours are near each other in filters and pages; those of a part together
-        low = low[order]
-        quests = []
-        for each in self.opened:
+        quests = self._quests(self._before, np.arange(len(keys)), (high, low), first_position, answers)
+        if self._behind:
+            assert self.sieve is not None
+            passed = self.sieve.passing(high, low)
+            if len(passed) <= SIFTED and self._objects.is_here and not self._before:
+                self._note_singly(passed, (high[passed], low[passed]), first_position, answers)
+            else:
+                quests += self._quests(self._behind, passed, (high[passed], low[passed]), first_position, answers)
+        search_all(self._objects, quests, answers)
+        return answers.settled(first_position)
+
+    def _quests(
+        self, runs: Sequence[OpenRun], rows: Rows, keys: Halves, first_position: int, answers: QuestAnswers
+    ) -> list[Quest]:
+        """Return the searches for mixed keys in those parts of runs that may have them; short ones are done at once."""
+        quests: list[Quest] = []
+        if not runs or not len(rows):
+            return quests
+        order, high = in_order(keys[0])  # neighbours are near each other in filters and pages; those of a part together
+        low, rows = keys[1][order], rows[order]
+        for each in runs:
             if each.run.next_position <= first_position:
                 continue
             for part, passed in _candidates(each, high, low):
-                quest = Quest(part, each.run, order[passed], high[passed], low[passed])
+                quest = Quest(part, each.run, rows[passed], high[passed], low[passed])
                 if part.is_mapped and len(passed) <= FEW:
                     quest.search_singly(answers)
                 else:
                     quests.append(quest)
-        search_all(self._objects, quests, answers)
-        return answers.settled(first_position)
+        return quests
 
     def _find_singly(self, keys: NDArray[np.uint64], first_position: int) -> Found:
         """Look up a few identities one by one: that is quicker than the arrays."""
         answers = QuestAnswers(len(keys))
-        for row, (high, low) in enumerate(keys.tolist()):
+        self._note_singly(np.arange(len(keys)), mixed_keys(keys), first_position, answers)
+        return answers.settled(first_position)
+
+    def _note_singly(self, rows: Rows, keys: Halves, first_position: int, answers: QuestAnswers) -> None:
+        """Note what is known of mixed keys."""
+        for row, high, low in zip(rows.tolist(), *(half.tolist() for half in keys), strict=True):
             try:
-                hit = self.find_one(high, low, first_position)
+                hit = self._hit(high, low, first_position)
             except CorruptionError as error:
                 answers.fail(np.array([row]), self.next_position, error)
                 continue
             if hit is not None:
                 answers.note_one(row, hit.fingerprint, hit.position << PLACE_SHIFT | hit.start * START | hit.end * END)
-        return answers.settled(first_position)
 
     # One.
 
     def find_one(self, high: int, low: int, first_position: int = 0) -> Hit | None:
         """Look up one identity, as ``find_many`` does; ``CorruptionError`` when a page that may have it is damaged."""
-        high, low = mixed_key(high, low)
-        for run, parts, _, _ in self._newest_first:
+        return self._hit(*mixed_key(high, low), first_position)
+
+    def _hit(self, high: int, low: int, first_position: int) -> Hit | None:
+        """Return where the newest record of a mixed key is; ``None`` if no run has it, or it was truncated away."""
+        runs = self._newest_first
+        if self._behind and not self._passes(high, low):
+            runs = self._before[::-1]
+        for run, parts, _, _ in runs:
             if run.next_position <= first_position:
                 break
             part = parts[high >> 64 - run.bits] if len(parts) > 1 else parts[0]
@@ -192,11 +236,16 @@ def readable(
     return RunSet.open(objects, good, opened), bad
 
 
-def _open(objects: RunObjects, run: Run) -> _OpenRun:
-    return _OpenRun(run, objects.open(run), part_bounds(run.bits), OpenTimes.of(objects, run))
+def _pass(_high: int, _low: int) -> bool:
+    """Let every key pass: there is no sieve."""
+    return True
 
 
-def _candidates(each: _OpenRun, high: Column, low: Column) -> Iterator[tuple[OpenPart, Rows]]:
+def _open(objects: RunObjects, run: Run) -> OpenRun:
+    return OpenRun(run, objects.open(run), part_bounds(run.bits), OpenTimes.of(objects, run))
+
+
+def _candidates(each: OpenRun, high: Column, low: Column) -> Iterator[tuple[OpenPart, Rows]]:
     """Yield the parts of a run, each with the rows of the sorted keys that may be in it."""
     ends = [*np.searchsorted(high, each.bounds).tolist(), len(high)] if len(each.bounds) else [len(high)]
     passed = np.flatnonzero(may_have(each.parts, ends, high, low))

@@ -37,6 +37,7 @@ from oncelog.log.stored.files import SealedFiles, rows_of
 from oncelog.log.stored.manifests import Change, Known
 from oncelog.log.takeover.recovery import Remembered, ids_of, needed_runs, remembered_of
 from oncelog.log.upkeep import sealing
+from oncelog.log.upkeep.sifting import Sifter
 
 
 class UncoveredSegments(NamedTuple):
@@ -63,6 +64,8 @@ class MemoryKeeper:
         self._clock = session.clock
         self._unreadable = frozenset(unreadable)  # named by the manifest, and their ids are in the table
         self._damage: dict[str, OncelogError] = {}  # by the keys of runs that could not be merged
+        self._sifter = Sifter(recall, session.objects)
+        self._merged_until = 0  # the end of what is being merged: a merge inside of that one takes newer runs
         self.ask: Callable[[], None] = lambda: None
         """Has ``work`` called soon, by a thread that does such things."""
         recall.renew = self.renew
@@ -100,10 +103,37 @@ class MemoryKeeper:
         while not self._committer.is_leaving and self._build():
             continue
         self._merge_all()
+        self._sift()
         if self._repair():
             self._merge_all()
         sealing.collect(self._home, self._manifests)
         self._tell_damage()
+
+    def _sift(self) -> None:
+        """Put runs behind the sieve that are not, where that pays, and let look-ups use it."""
+        if not self._committer.is_leaving:
+            has_read, damage = self._sifter.read_rest(self._make_way)
+            self._damage |= damage
+            if has_read:
+                self.show(built=False)
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether closed segments have ids for a whole run: some more, and appends wait."""
+        in_open_segment = self._committer.core.tail.ids
+        return self._table is not None and self._table.count - in_open_segment >= limits.MEMORY_RUN_IDS
+
+    def _make_way(self) -> None:
+        """Do what is urgent before the next slice of a long merge: appends would wait for that until its end.
+
+        ``Closed`` when the writer is leaving: it does not wait for a merge, which the next writer makes.
+        """
+        self._check_staying()
+        if self.is_urgent:
+            while self._build():
+                continue
+            while self._merge():
+                continue
 
     def note_load(self) -> None:
         """Let appends wait while too much waits to be put into runs. The committer's lock is held."""
@@ -173,7 +203,8 @@ class MemoryKeeper:
     def _opened(self, before: RunSet) -> tuple[Known, RunSet]:
         """Return the newest manifest and the runs that it shows; ``WriterFenced`` also if they are gone by then."""
         return self._manifests.look(
-            self._newest(), lambda manifest: RunSet.open(self._objects, self._shown(self._own(manifest)), before)
+            self._newest(),
+            lambda manifest: RunSet.open(self._objects, self._shown(self._own(manifest)), before, self._sifter.sieve),
         )
 
     def _shown(self, manifest: Manifest, files: Sequence[Segment] = ()) -> list[Run]:
@@ -258,7 +289,9 @@ class MemoryKeeper:
         """Store entries, in any order, as a run that nothing refers to yet."""
         manifest = known.manifest
         key = object_keys.new_key(self._clock, manifest.staging_floor_us).removesuffix(".parquet")
-        return store_run(self._home, manifest.log_id, key, entries, first_position, next_position, commits)
+        run = store_run(self._home, manifest.log_id, key, entries, first_position, next_position, commits)
+        self._sifter.add(run, entries)
+        return run
 
     def _publish(self, run: Run, change: Change, *, built: bool) -> bool:
         """Have the manifest name a run, then show the run to look-ups, then drop its ids from the table.
@@ -301,7 +334,8 @@ class MemoryKeeper:
     def show_adopted(self, known: Known, files: Sequence[Segment]) -> bool:
         """Let look-ups see a run that came with an adoption; tell whether it could be opened. The lock is held."""
         try:
-            runs = RunSet.open(self._objects, self._shown(known.manifest, files), self._recall.view.runs)
+            shown = self._shown(known.manifest, files)
+            runs = RunSet.open(self._objects, shown, self._recall.view.runs, self._sifter.sieve)
         except OncelogError:
             return False
         self._recall.show(runs, built=True)
@@ -356,7 +390,7 @@ class MemoryKeeper:
     # Merging.
 
     def _check_staying(self) -> None:
-        """Raise ``Closed`` when the writer is leaving: it does not wait for a merge, which the next writer makes."""
+        """Raise ``Closed`` when the writer is leaving."""
         if self._committer.is_leaving:
             message = "the writer is being closed: its runs are merged by the next one"
             raise Closed(message)
@@ -367,18 +401,23 @@ class MemoryKeeper:
 
     def _merge(self) -> bool:
         """Merge runs that are worth it; tell whether there were any. Damaged ones do not keep others from it."""
-        known, damaged = self._newest(), self._damaged()
-        inputs = to_merge([run for run in self._readable(known.manifest) if run.key not in damaged])
+        known, damaged, until = self._newest(), self._damaged(), self._merged_until
+        free = [run for run in self._readable(known.manifest) if run.first_position >= until]
+        inputs = to_merge([run for run in free if run.key not in damaged])
         if inputs is None:
             return False
         manifest = known.manifest
         key = object_keys.new_key(self._clock, manifest.staging_floor_us).removesuffix(".parquet")
+        self._merged_until = inputs[-1].next_position
         try:
-            run = merge_runs(self._objects, manifest.log_id, key, inputs, manifest.first_position, self._check_staying)
+            run = merge_runs(self._objects, manifest.log_id, key, inputs, manifest.first_position, self._make_way)
         except (CorruptionError, NotFound):
             if self._note_damage(inputs):
                 return True
             raise
+        finally:
+            self._merged_until = until
+        self._sifter.add_merged(run, inputs)
         return self._publish(run, coverage.merged(run, inputs), built=False)
 
     def _note_damage(self, inputs: Sequence[Run]) -> bool:
