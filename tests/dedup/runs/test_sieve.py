@@ -20,7 +20,7 @@ def numbered(hasher: Hasher, first: int, count: int) -> Halves:
 def test_every_key_passes_and_few_others_do(secret: int) -> None:
     """A key that does not pass would be a second record. Of new ids, one in 250 may pass."""
     hasher = Hasher(bytes([secret]) * 32)
-    count = IDS_PER_BLOCK << 15
+    count = IDS_PER_BLOCK << 14
     sieve = Sieve(count)
     high, low = numbered(hasher, 0, count)
     for start in range(0, count, 50_000):
@@ -58,4 +58,4 @@ def test_a_sieve_has_room_for_its_ids_and_some_more(ids: int) -> None:
     """It is replaced in time: a full one lets nearly everything pass, and costs as much as before."""
     sieve = Sieve(ids)
     assert sieve.ids_max >= ids * IDS_PER_BLOCK_MAX / IDS_PER_BLOCK
-    assert sieve.nbytes <= max(4 * ids, 16 << 15)
+    assert sieve.nbytes <= max(4 * ids, 32 << 14)

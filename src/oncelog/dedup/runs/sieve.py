@@ -1,9 +1,9 @@
 """A sieve: one filter in front of all runs, so that a new id need not be looked for in each of them.
 
 A blocked Bloom filter (Putze, Sanders, Singler: Cache-, Hash- and Space-Efficient Bloom Filters, 2007) whose block is
-two words of 64 bits. A key belongs to one block, and sets up to three bits of each word: which ones, a table of 4,096
-patterns says. Of new ids 96 % end at the first word, all but a few in a thousand at the second, which is in the same
-line of the cache. A sieve is in memory alone, and no format: it is made again from the keys of runs where it is needed.
+four words of 64 bits, half a line of the cache. A key belongs to one block, and sets up to two bits of each word:
+which ones, a table of 4,096 patterns says. Of new ids five in six end at the first word, and about one in a thousand
+passes all four. A sieve is in memory alone, and no format: it is made again from the keys of runs where it is needed.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from oncelog.dedup.runs.mix import mix_in_place
 Column = NDArray[np.uint64]
 Rows = NDArray[np.int64]
 
-IDS_PER_BLOCK = 8
-"""A new sieve has a block for so many ids, or for fewer: 16 to 32 bits an id. One new id in 500 passes, or fewer."""
+IDS_PER_BLOCK = 16
+"""A new sieve has a block for so many ids, or for fewer: 16 to 32 bits an id."""
 
-IDS_PER_BLOCK_MAX = 12
-"""With more ids a block, about one new id in a hundred passes: a larger sieve is worth its work."""
+IDS_PER_BLOCK_MAX = 18
+"""With more ids a block, more than one new id in 400 passes: a larger sieve is worth its work."""
 
-_BLOCKS_MIN = 1 << 15
+_BLOCKS_MIN = 1 << 14
+_BLOCK_WORDS = 4
 _PATTERNS = 4096
-_PATTERN_BITS = 3
-_FIRST_AT, _SECOND_AT = 52, 40
-"""Which bits of a key's second half choose the patterns. Filters of runs use few of them."""
+_PATTERN_BITS = 2
+_PATTERNS_AT = (52, 40, 28, 16)
+"""From which bit of a key's second half on the pattern of each word is chosen."""
 
 _SIX = np.uint64(63)
 
@@ -42,7 +43,7 @@ class Sieve:
     def __init__(self, ids: int) -> None:
         """Make an empty sieve for so many ids."""
         bits = (max(_BLOCKS_MIN, -(-ids // IDS_PER_BLOCK)) - 1).bit_length()
-        self._words = np.zeros(2 << bits, np.uint64)
+        self._words = np.zeros(_BLOCK_WORDS << bits, np.uint64)
         self._view = self._words.data
         self._shift = 64 - bits
         self._patterns, self._pattern_list = _patterns()
@@ -50,7 +51,7 @@ class Sieve:
     @property
     def ids_max(self) -> int:
         """How many ids it is good for."""
-        return IDS_PER_BLOCK_MAX * len(self._words) // 2
+        return IDS_PER_BLOCK_MAX * len(self._words) // _BLOCK_WORDS
 
     @property
     def nbytes(self) -> int:
@@ -60,28 +61,31 @@ class Sieve:
     def add(self, high: Column, low: Column) -> None:
         """Let keys pass from now on."""
         homes = self._homes(high)
-        np.bitwise_or.at(self._words, homes, self._pattern(low, _FIRST_AT))
-        homes += 1
-        np.bitwise_or.at(self._words, homes, self._pattern(low, _SECOND_AT))
+        for shift in _PATTERNS_AT:
+            np.bitwise_or.at(self._words, homes, self._pattern(low, shift))
+            homes += 1
 
     def passing(self, high: Column, low: Column) -> Rows:
         """Return the rows of the keys that pass. All others are certain: they were not added."""
         homes = self._homes(high)
-        rows = np.flatnonzero(self._has(homes, self._pattern(low, _FIRST_AT)))
-        return rows[self._has(homes[rows] + 1, self._pattern(low[rows], _SECOND_AT))]
+        rows = np.flatnonzero(self._has(homes, self._pattern(low, _PATTERNS_AT[0])))
+        for word, shift in enumerate(_PATTERNS_AT[1:], 1):
+            rows = rows[self._has(homes[rows] + word, self._pattern(low[rows], shift))]
+        return rows
 
     def may_have(self, high: int, low: int) -> bool:
         """Tell of one key whether it passes, the same as ``passing``."""
-        home = high >> self._shift << 1
-        first = self._pattern_list[low >> _FIRST_AT]
-        if self._view[home] & first != first:
-            return False
-        second = self._pattern_list[low >> _SECOND_AT & _PATTERNS - 1]
-        return self._view[home + 1] & second == second
+        at = high >> self._shift << 2
+        for shift in _PATTERNS_AT:
+            pattern = self._pattern_list[low >> shift & _PATTERNS - 1]
+            if self._view[at] & pattern != pattern:
+                return False
+            at += 1
+        return True
 
     def _homes(self, high: Column) -> Rows:
         """Return the first word of each key's block. Blocks are in the order of keys."""
-        return (high >> np.uint64(self._shift) << np.uint64(1)).view(np.int64)
+        return (high >> np.uint64(self._shift) << np.uint64(2)).view(np.int64)
 
     def _pattern(self, low: Column, shift: int) -> Column:
         numbers = low >> np.uint64(shift) & np.uint64(_PATTERNS - 1)

@@ -88,7 +88,7 @@ def store_run(  # noqa: PLR0917
     store = RunStore(home, log_id, key)
     bits = part_bits(len(entries))
     try:
-        ordered = entries.sorted()
+        ordered = entries if entries.are_sorted() else entries.sorted()
         cuts = [0, *np.searchsorted(ordered.high, part_bounds(bits)).tolist(), len(ordered)]
         for part, (start, end) in enumerate(itertools.pairwise(cuts)):
             store.add_part(*build_part(log_id, part, bits, ordered[start:end]))

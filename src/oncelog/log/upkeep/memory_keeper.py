@@ -289,8 +289,9 @@ class MemoryKeeper:
         """Store entries, in any order, as a run that nothing refers to yet."""
         manifest = known.manifest
         key = object_keys.new_key(self._clock, manifest.staging_floor_us).removesuffix(".parquet")
-        run = store_run(self._home, manifest.log_id, key, entries, first_position, next_position, commits)
-        self._sifter.add(run, entries)
+        ordered = entries.sorted()  # the sieve, too, takes them several times as fast in their order
+        run = store_run(self._home, manifest.log_id, key, ordered, first_position, next_position, commits)
+        self._sifter.add(run, ordered)
         return run
 
     def _publish(self, run: Run, change: Change, *, built: bool) -> bool:

@@ -14,9 +14,6 @@ from oncelog.log.memory.run_sieve import RunSieve
 IDS_MIN = 1 << 22
 """A sieve is made for so many ids at least: 8 MiB."""
 
-GROWTH = 2
-"""A larger sieve is made for so many times the ids that there are, so that they are seldom read again."""
-
 READ_PER_LOOK = 16
 """So many ids are read into a sieve for each that was looked up: a look without it costs far more than a read."""
 
@@ -49,7 +46,7 @@ class Sifter:
         """
         runs, sieve = self._recall.view.runs, self.sieve
         if sieve is None or runs.ids > sieve.ids_max:
-            sieve = RunSieve(max(runs.ids if sieve is None else GROWTH * runs.ids, IDS_MIN))
+            sieve = RunSieve(max(runs.ids, IDS_MIN))
         unread = [each for each in runs.opened if each.run.key not in sieve.keys and not each.is_damaged]
         ids = sum(each.run.ids for each in unread)
         if not unread or ids > READ_PER_LOOK * self._recall.looked or not self._objects.is_here:
