@@ -164,6 +164,9 @@ MEMORY_TABLE_IDS_MAX = 4 * MEMORY_RUN_IDS
 MEMORY_RUNS_MAX = 24
 """Appends wait while so many ids, or runs, wait to be put into (larger) runs."""
 
+MEMORY_SIEVE_IDS = 1 << 27
+"""A sieve is made for so many ids at most, in 256 MiB: the newest runs stand behind it."""
+
 MEMORY_CACHE_BYTES = 2 * GIB
 """Filters of runs that are kept on this machine, of all logs in buckets together: 2.6 bytes an id."""
 

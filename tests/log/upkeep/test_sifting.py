@@ -8,6 +8,7 @@ from oncelog import limits
 from oncelog.connect import Database
 from oncelog.log.memory.merging import merge_runs
 from oncelog.log.memory.run_set import RunSet
+from oncelog.log.memory.run_sieve import RunSieve
 from oncelog.log.upkeep import memory_keeper, sifting
 from oncelog.log.upkeep.background import Housekeeper
 from oncelog.log.writer import Writer
@@ -103,13 +104,36 @@ def test_a_sieve_that_is_too_small_makes_room_for_a_larger_one(shop: Shop, monke
             remember(writer)
             sieve = shown(writer).sieve
             assert sieve is not None
-            assert shown(writer).ids <= sieve.ids_max
+            assert sieve.count <= sieve.ids_max
             assert sieved(writer) == keys(writer)
             sizes.append(sieve.nbytes)
         assert len(set(sizes)) >= 3
         assert sizes == sorted(sizes)
         assert many(writer, range(320)) == retried(acks)
     check(shop.log(), 320)
+
+
+def test_a_sieve_that_may_not_grow_has_the_newest_runs(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a thousand million ids the sieve would take gigabytes. Large old runs are asked for every id instead."""
+    monkeypatch.setattr(sifting, "IDS_MIN", 1)
+    monkeypatch.setattr("oncelog.dedup.runs.sieve._BLOCKS_MIN", 2)
+    monkeypatch.setattr(limits, "MEMORY_SIEVE_IDS", 64)
+    with shop.log(SETTINGS).writer() as writer:
+        acks, renewed, behind = many(writer, range(8)), 0, 0
+        sieve: RunSieve | None = None
+        for first in range(8, 640, 8):
+            acks += many(writer, range(first, first + 8))
+            remember(writer)
+            before, sieve = sieve, shown(writer).sieve
+            assert sieve is not None
+            assert sieve.nbytes <= 32 * 4
+            assert sieve.count <= sieve.ids_max
+            behind += bool(sieved(writer))
+            renewed += before is not None and before is not sieve
+        assert sieved(writer) < keys(writer)
+        assert renewed < 40 < behind
+        assert many(writer, range(640)) == retried(acks)
+    check(shop.log(), 640)
 
 
 def test_runs_in_a_bucket_are_not_read_for_a_sieve(memory_bucket: Bucket) -> None:

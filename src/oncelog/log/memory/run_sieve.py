@@ -20,7 +20,7 @@ class RunSieve:
     """One sieve for many sets of runs, one after the other. Safe to share between threads.
 
     Invariant: all ids of a run in ``keys`` are in the sieve. Both only grow. Runs are known by their keys, which no
-    other run ever has.
+    other run ever has. ``count`` is the number of ids that were added.
     """
 
     def __init__(self, ids: int) -> None:
@@ -29,13 +29,18 @@ class RunSieve:
         self.passing, self.may_have = sieve.passing, sieve.may_have
         self.ids_max, self.nbytes = sieve.ids_max, sieve.nbytes
         self.keys: frozenset[str] = frozenset()
+        self.count = 0
         self._adding = threading.Lock()
 
     def add(self, key: str, entries: Entries) -> None:
         """Put the entries of a run into the sieve: all that it has."""
         with self._adding:
-            self._sieve.add(entries.high, entries.low)
+            self._add(entries)
             self.keys |= {key}
+
+    def _add(self, entries: Entries) -> None:
+        self._sieve.add(entries.high, entries.low)
+        self.count += len(entries)
 
     def add_merged(self, key: str, inputs: Iterable[Run]) -> None:
         """Note a run that was merged of others: it has no ids but theirs."""
@@ -52,6 +57,6 @@ class RunSieve:
             for _, entries in pieces_of(part):
                 check()
                 with self._adding:
-                    self._sieve.add(entries.high, entries.low)
+                    self._add(entries)
         with self._adding:
             self.keys |= {key}

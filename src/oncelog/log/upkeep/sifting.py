@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from oncelog import limits
 from oncelog.dedup.runs.entries import Entries
 from oncelog.errors import CorruptionError
 from oncelog.format.runs.run import Run
 from oncelog.log.memory.objects import RunObjects
 from oncelog.log.memory.recall import Recall
+from oncelog.log.memory.run_set import OpenRun, RunSet
 from oncelog.log.memory.run_sieve import RunSieve
 
 IDS_MIN = 1 << 22
@@ -39,15 +41,15 @@ class Sifter:
 
     def read_rest(self, check: Callable[[], None]) -> tuple[bool, dict[str, CorruptionError]]:
         """Read runs into the sieve that are not behind it, where many ids are looked up: those of a writer before this
-        one; all of them, if the sieve has become too small and a larger one takes its place.
+        one; all of them, if the sieve is full and another one takes its place.
 
         Only on this machine: reading all runs of a bucket would cost more than the sieve saves. ``check`` is called
         again and again meanwhile. Returns whether anything was read, and which runs could not be, by their keys.
         """
         runs, sieve = self._recall.view.runs, self.sieve
-        if sieve is None or runs.ids > sieve.ids_max:
-            sieve = RunSieve(max(runs.ids, IDS_MIN))
-        unread = [each for each in runs.opened if each.run.key not in sieve.keys and not each.is_damaged]
+        if sieve is None or sieve.count > sieve.ids_max:
+            sieve = RunSieve(min(max(runs.ids, IDS_MIN), limits.MEMORY_SIEVE_IDS))
+        unread = _unread(runs, sieve)
         ids = sum(each.run.ids for each in unread)
         if not unread or ids > READ_PER_LOOK * self._recall.looked or not self._objects.is_here:
             return False, {}
@@ -59,3 +61,18 @@ class Sifter:
                 damage[each.run.key] = error
         self.sieve = sieve
         return True, damage
+
+
+def _unread(runs: RunSet, sieve: RunSieve) -> list[OpenRun]:
+    """Return the runs to be read into a sieve, newest first, as far as they fit.
+
+    Newer runs are smaller: more of them stand behind the sieve. If not all runs fit, half of the sieve is left to
+    those that will be built; otherwise the next one would fill it, and all would be read again.
+    """
+    room = (sieve.ids_max if runs.ids <= sieve.ids_max else sieve.ids_max // 2) - sieve.count
+    unread = []
+    for each in reversed(runs.opened):
+        if each.run.key not in sieve.keys and not each.is_damaged and each.run.ids <= room:
+            unread.append(each)
+            room -= each.run.ids
+    return unread
