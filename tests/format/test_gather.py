@@ -153,3 +153,72 @@ def test_shapes_are_learned() -> None:
     """With the Arrow of today the quick way is taken; if this fails, single records have become slow."""
     assert single._VALUE_SHAPE is not None
     assert single._ID_SHAPE is not None
+
+
+def outcome(blocks: Sequence[bytes]) -> object:
+    """Return what comes of blocks that were checked before: what was gathered, or the kind of error."""
+    try:
+        found = list(gather.gather(block.CheckedBlocks(map(pa.py_buffer, blocks))))
+    except (CorruptionError, Unsupported) as error:
+        return type(error)
+    return [
+        (*(getattr(one, name) for name in one.__struct_fields__ if name != "payload"), one.payload.to_pylist())
+        for one in found
+    ]
+
+
+@given(
+    kept=st.lists(plain, min_size=40, max_size=60),
+    with_ids=st.none() | st.booleans(),
+    other=st.none() | st.lists(records, min_size=1, max_size=3),
+)
+def test_many_single_records_are_read_as_each_would_be(
+    *, kept: list[Record], with_ids: bool | None, other: list[Record] | None
+) -> None:
+    """By columns where all are plain and alike; one by one where some have ids, or another block stands between."""
+    if with_ids is not None:
+        kept = [Record(one.value, id=(one.id or "x") if with_ids else None) for one in kept]
+    blocks = chain([*([one] for one in kept), *([other] if other else [])])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gather, "MANY", 1 << 60)
+        expected = outcome(blocks)
+    assert outcome(blocks) == expected
+    if with_ids is not None and other is None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(single, "parse", None)  # not one of them is parsed by itself
+            assert outcome(blocks) == expected
+
+
+@pytest.mark.parametrize("record_id", [None, "order-42"])
+def test_a_changed_byte_among_many_is_treated_as_in_one(record_id: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks that were checked before are not summed up again. Both ways must read, or refuse, the same."""
+    blocks = chain([[Record(b"hello" * number, id=record_id)] for number in range(40)])
+    for at in range(0, len(blocks[7]) - 8, 3):
+        changed = [*blocks[:7], blocks[7][:at] + bytes([blocks[7][at] ^ 0x55]) + blocks[7][at + 1 :], *blocks[8:]]
+        monkeypatch.setattr(gather, "MANY", 1 << 60)
+        expected = outcome(changed)
+        monkeypatch.setattr(gather, "MANY", 32)
+        assert outcome(changed) == expected, f"byte {at}"
+
+
+def test_many_single_records_that_do_not_follow_are_refused() -> None:
+    """A block that is missing, comes twice or is of another chain."""
+    blocks = chain([[Record(b"v", id=f"{number}")] for number in range(50)])
+    for order in ([*range(20), *range(21, 50)], [*range(20), 19, *range(20, 50)], [*range(48), 49, 48]):
+        assert outcome([blocks[number] for number in order]) is CorruptionError
+
+
+@pytest.mark.parametrize("at", [7, 39])
+def test_a_message_that_says_it_is_longer_than_its_block_is_refused(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its numbers agree with each other: one more look tells that the id would lie in the next block, or nowhere."""
+    blocks = chain([[Record(b"hello", id="order-42")] for _ in range(40)])
+    shape = single._ID_SHAPE
+    assert shape is not None
+    front, _ = shape.fronts(5, 20)
+    raw = blocks[at]
+    offsets = (0).to_bytes(4, "little") + (20).to_bytes(4, "little")
+    blocks[at] = raw[:128] + front + raw[128 + len(front) :].replace(offsets[:4] + (8).to_bytes(4, "little"), offsets)
+    monkeypatch.setattr(gather, "MANY", 1 << 60)
+    expected = outcome(blocks)
+    monkeypatch.setattr(gather, "MANY", 32)
+    assert outcome(blocks) == expected

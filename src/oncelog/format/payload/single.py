@@ -9,10 +9,15 @@ from __future__ import annotations
 
 import struct
 from functools import lru_cache
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from oncelog.format.payload.schema import ID, VALUE, schema_of
+
+Places = NDArray[np.int64]
 
 _VALUE_AND_ID = VALUE | ID
 _ZEROS = bytes(8)
@@ -32,6 +37,24 @@ def parse(raw: bytes, offset: int, mask: int) -> tuple[bytes, bytes | None] | No
     """Return value and id of the message at ``offset``, or ``None`` when it is not exactly what ``message`` writes."""
     shape = _ID_SHAPE if mask == _VALUE_AND_ID else _VALUE_SHAPE if mask == VALUE else None
     return None if shape is None else shape.parse(raw, offset)
+
+
+def parse_many(raw: bytes, starts: Places, ends: Places, mask: int) -> tuple[list[bytes], list[bytes] | None] | None:
+    """Return values and ids of the messages between these places; ``None`` when ``parse`` would refuse one of them."""
+    shape = _ID_SHAPE if mask == _VALUE_AND_ID else _VALUE_SHAPE if mask == VALUE else None
+    if shape is None or bool((ends - starts < shape.size).any()):
+        return None
+    return shape.parse_many(raw, starts, ends)
+
+
+def cut(raw: bytes, starts: Places, kind: np.dtype[Any]) -> NDArray[Any]:
+    """Return copies of the items that begin at these places, each of which is followed by at least a whole item."""
+    width = kind.itemsize
+    return np.ndarray((len(raw) - width + 1,), f"V{width}", raw, strides=(1,))[starts].view(kind)
+
+
+def _pieces(raw: bytes, starts: Places, lengths: Places) -> list[bytes]:
+    return [raw[start:end] for start, end in zip(starts.tolist(), (starts + lengths).tolist(), strict=True)]
 
 
 def _serialized(value: bytes, record_id: bytes | None) -> bytes:
@@ -58,6 +81,7 @@ class _ValueShape:
         self.unpack_length = struct.Struct(f"<{value_at}xq").unpack_from
         self.size = len(metadata) + _OFFSETS.size
         self.front = lru_cache(1024)(self._front)
+        self.kind = _kind(self.parts, numbers=1)
 
     def _front(self, length: int) -> bytes:
         """Return all that comes before the value: metadata, and the value's offsets."""
@@ -77,6 +101,17 @@ class _ValueShape:
             return None
         return raw[start : start + length], None
 
+    def parse_many(self, raw: bytes, starts: Places, ends: Places) -> tuple[list[bytes], None] | None:
+        found = cut(raw, starts, self.kind)
+        lengths = found["numbers"][:, 0]
+        starts = starts + self.size
+        if not _all(lengths >= 0, lengths <= ends - starts):
+            return None
+        body = 8 + lengths + (-lengths & 7)
+        if not _all(found["body"] == body, found["offsets"] == _spans(lengths), _is_framed(found, self.parts)):
+            return None
+        return _pieces(raw, starts, lengths), None
+
 
 class _IdShape:
     """Messages of a value and an id. Behind the value's length in the metadata come the id's three buffers."""
@@ -88,6 +123,7 @@ class _IdShape:
         self.unpack_lengths = struct.Struct(f"<{value_at}xq40xq").unpack_from
         self.size = len(metadata) + _OFFSETS.size
         self.fronts = lru_cache(1024)(self._fronts)
+        self.kind = _kind(self.parts, numbers=7)
 
     def _fronts(self, length: int, id_length: int) -> tuple[bytes, bytes]:
         """Return what comes before the value (metadata, and the value's offsets) and before the id: its offsets."""
@@ -114,6 +150,62 @@ class _IdShape:
         if not raw.startswith(front, offset) or not raw.startswith(offsets, id_start - 8):
             return None
         return raw[start : start + length], raw[id_start : id_start + id_length]
+
+    def parse_many(self, raw: bytes, starts: Places, ends: Places) -> tuple[list[bytes], list[bytes]] | None:
+        found = cut(raw, starts, self.kind)
+        lengths, id_lengths = found["numbers"][:, 0], found["numbers"][:, 6]
+        starts = starts + self.size
+        if not _all(lengths >= 0, lengths <= ends - starts, id_lengths >= 0, id_lengths <= ends - starts):
+            return None
+        behind = 8 + lengths + (-lengths & 7)
+        id_starts = starts + behind
+        if not _all(id_starts + id_lengths <= ends):
+            return None
+        nothing, offsets = np.zeros_like(lengths), np.full_like(lengths, 8)
+        numbers = np.stack([lengths, behind, nothing, behind, offsets, behind + 8, id_lengths], axis=1)
+        body = behind + 8 + id_lengths + (-id_lengths & 7)
+        if not _all(found["numbers"] == numbers, found["body"] == body, found["offsets"] == _spans(lengths)):
+            return None
+        if not _all(_is_framed(found, self.parts), cut(raw, id_starts - 8, _SPAN)["span"] == _spans(id_lengths)):
+            return None
+        return _pieces(raw, starts, lengths), _pieces(raw, id_starts, id_lengths)
+
+
+_SPAN = np.dtype([("span", "<i4", 2)])
+
+
+def _kind(parts: tuple[bytes, bytes, bytes], *, numbers: int) -> np.dtype[Any]:
+    """Return how all that comes before the value lies in memory; ``parts`` are always the same."""
+    front, middle, back = (("u1", len(part)) for part in parts)
+    return np.dtype(
+        [
+            ("front", *front),
+            ("body", "<i8"),
+            ("middle", *middle),
+            ("numbers", "<i8", (numbers,)),
+            ("back", *back),
+            ("offsets", "<i4", 2),
+        ]
+    )
+
+
+def _spans(lengths: Places) -> NDArray[np.int64]:
+    """Return the two offsets of a column of one item, for items of these lengths."""
+    return np.stack([np.zeros_like(lengths), lengths], axis=1)
+
+
+def _is_framed(found: NDArray[Any], parts: tuple[bytes, bytes, bytes]) -> NDArray[np.bool_]:
+    """Tell of each message whether it has the bytes that are always the same."""
+    same = [
+        (found[name] == np.frombuffer(part, np.uint8)).all(axis=1)
+        for name, part in zip(("front", "middle", "back"), parts, strict=True)
+    ]
+    framed: NDArray[np.bool_] = same[0] & same[1] & same[2]
+    return framed
+
+
+def _all(*conditions: NDArray[np.bool_]) -> bool:
+    return all(bool(condition.all()) for condition in conditions)
 
 
 def _sample(record_id: bytes | None) -> tuple[bytes, int, int]:
