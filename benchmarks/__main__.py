@@ -32,6 +32,7 @@ from benchmarks import (
     report,
     serving,
     spark,
+    startup,
     tasks,
     window,
     workloads,
@@ -45,6 +46,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 WORKLOADS: dict[str, Callable[[Path, Plan], list[Measurement]]] = {
     "append": workloads.append,
     "first": first.first,
+    "startup": startup.startup,
     "append-1k": workloads.append_1k,
     "limited": workloads.limited,
     "retries": workloads.retries,

@@ -21,6 +21,7 @@ from benchmarks import (
     remote,
     serving,
     spark,
+    startup,
     tasks,
 )
 from benchmarks.embedded import COMPILED
@@ -100,6 +101,7 @@ def reach(measurements: Sequence[Measurement]) -> list[Reached]:
     for part in (
         _append,
         _first,
+        _startup,
         _content,
         _off,
         _off_elsewhere,
@@ -139,10 +141,10 @@ def _append(table: Table) -> Iterator[Reached]:
     ours = _ours(table, _APPEND, "explicit ids")
     work = "idempotent append, columnar, 100-byte values, 10,000 a commit"
     raw = ours / table.best(_APPEND, _RAW)
-    yield Reached(f"{work}, against raw, both with zeros kept ahead alike", "0.35 x", raw, "x", raw >= 0.35)
+    yield Reached(f"{work}, against raw, both with zeros kept ahead alike", "0.45 x", raw, "x", raw >= 0.45)
     if table.has(_APPEND, f"{_ONCE}, explicit ids{COMPILED}"):
         compiled = _ours(table, _APPEND, f"explicit ids{COMPILED}") / table.best(_APPEND, _RAW)
-        yield Reached(f"{work}, with numba, against raw alike", "0.5 x", compiled, "x", compiled >= 0.5)
+        yield Reached(f"{work}, with numba, against raw alike", "0.6 x", compiled, "x", compiled >= 0.6)
     filled = ours / table.best(_APPEND, _RAW_FILLED)
     yield Reached(f"{work}, against raw into a file zero-filled before", "reported", filled, "x", None)
     peer = table.best_peer(_APPEND)
@@ -156,11 +158,18 @@ def _first(table: Table) -> Iterator[Reached]:
     yield Reached(work, "10 x", ratio, "x", ratio >= 10)
 
 
+def _startup(table: Table) -> Iterator[Reached]:
+    seconds = table.best(startup.WORKLOAD, startup.OURS)
+    yield Reached("import oncelog, connect and append in a fresh process", "under 0.25 s", seconds, "s", seconds < 0.25)
+
+
 def _content(table: Table) -> Iterator[Reached]:
     ratio = _ours(table, _APPEND, "content ids") / _ours(table, _APPEND, "explicit ids")
     yield Reached("content ids against explicit ids, columnar, 100-byte values", "0.6 x", ratio, "x", ratio >= 0.6)
     many = table.best(_APPEND, "Oncelog, append_many, explicit ids")
     yield Reached("append_many, 100-byte values", "1,200,000/s", many, "/s", many >= 1_200_000)
+    ratio = many / _ours(table, _APPEND, "explicit ids")
+    yield Reached("append_many against append_arrow, 100-byte values", "0.5 x", ratio, "x", ratio >= 0.5)
 
 
 def _off(table: Table) -> Iterator[Reached]:
@@ -254,9 +263,9 @@ def _has(table: Table, workload: str, peer: str) -> bool:
 def _open(table: Table) -> Iterator[Reached]:
     rows = [row for row in table.rows if row.workload == "open after a crash" and not _is_peer(row)]
     for row in rows:
-        yield Reached(
-            f"open after a crash: {row.contender.removeprefix('Oncelog, ')}", "under 1 s", row.best, "s", row.best < 1
-        )
+        goal_s = 0.3 if "blocks of one record" in row.contender else 1.0
+        work = f"open after a crash: {row.contender.removeprefix('Oncelog, ')}"
+        yield Reached(work, f"under {goal_s:g} s", row.best, "s", row.best < goal_s)
 
 
 def _read(table: Table) -> Iterator[Reached]:
@@ -270,7 +279,7 @@ def _bucket(table: Table) -> Iterator[Reached]:
     for ours, plain in ((bucket.APPEND, bucket.PUT), (bucket.READ, bucket.GET)):
         ratio = table.best(bucket.WORKLOAD, plain) / table.best(bucket.WORKLOAD, ours)
         work = f"{bucket.WORKLOAD}: {ours.removeprefix('Oncelog, ')}, against {plain}"
-        yield Reached(work, "within 1.5 x", ratio, "x", ratio <= 1.5)
+        yield Reached(work, "within 1.3 x", ratio, "x", ratio <= 1.3)
     takeover_s = table.best(bucket.WORKLOAD, bucket.TAKEOVER)
     yield Reached(f"{bucket.WORKLOAD}: takeover, 100,000 keys", "under 2 s", takeover_s, "s", takeover_s < 2)
     requests = table.best(bucket.WORKLOAD, bucket.REQUESTS)
@@ -321,9 +330,9 @@ def _queue(table: Table) -> Iterator[Reached]:
     ours = table.best(queues.WORKLOAD, queues.OncelogQueue.name)
     for row in table.rows:
         if row.workload == queues.WORKLOAD and _is_peer(row) and row.rounds:
-            ratio = ours / row.best
+            ratio, goal = ours / row.best, 3 if row.contender.startswith("PostgreSQL") else 1
             work = f"send, deliver and acknowledge, durable, against {row.contender}"
-            yield Reached(work, "ahead (1 x)", ratio, "x", ratio > 1)
+            yield Reached(work, "ahead (1 x)" if goal == 1 else f"{goal} x", ratio, "x", ratio > goal)
     waited_s = table.best(queues.LATENCY, queues.OncelogQueue.name)
     yield Reached("from send to an idle consumer, median", "reported", waited_s, "s", None)
 
@@ -349,6 +358,9 @@ def _known(table: Table) -> Iterator[Reached]:
 def _spark(table: Table) -> Iterator[Reached]:
     ratio = table.best(spark.SOURCE, spark.OURS) / table.best(spark.SOURCE, spark.REPEATED)
     yield Reached("Spark source, against a source that repeats one Arrow batch", "0.8 x", ratio, "x", ratio >= 0.8)
+    if table.has(spark.SOURCE, spark.COLUMNS):
+        ratio = table.best(spark.SOURCE, spark.OURS) / table.best(spark.SOURCE, spark.COLUMNS)
+        yield Reached(f"Spark source, against {spark.COLUMNS}", "1 x", ratio, "x", ratio >= 1)
     ours = table.best(spark.SINK, spark.OURS)
     for peer, goal in ((spark.PARQUET, 1), (spark.DROPPED, 3)):
         ratio = ours / table.best(spark.SINK, peer)

@@ -40,6 +40,7 @@ DRIVER = "Spark sink, the driver's own work"
 MICRO = "Spark, a micro-batch of 10 rows"
 OURS = "Oncelog"
 REPEATED = "Python source that repeats one Arrow batch"
+COLUMNS = "Spark reading the same columns of the same sealed files"
 PARQUET = "Parquet, Spark's own, no ids"
 DROPPED = "dropDuplicates + Parquet"
 NOOP = "Python sink that does nothing"
@@ -226,16 +227,28 @@ class _Runs:
         first = str(self._folder / "input" / "0.parquet")
 
         def read(name: str, options: dict[str, str]) -> Callable[[], Any]:
-            table = self._spark.read.format(name).options(**options).load()
-            return lambda: table.write.format("noop").mode("overwrite").save()
+            return self._reading(self._spark.read.format(name).options(**options).load())
 
         rates = self._rates(
-            {OURS: read("oncelog", ours), REPEATED: read("repeating", {"file": first, "rows": str(self._rows)})}
+            {
+                OURS: read("oncelog", ours),
+                REPEATED: read("repeating", {"file": first, "rows": str(self._rows)}),
+                COLUMNS: self._reading(self._spark.read.parquet(*self._sealed()).select("id", "value")),
+            }
         )
         return [
             Measurement(workload=SOURCE, contender=name, unit="records/s", rounds=rounds)
             for name, rounds in rates.items()
         ]
+
+    @staticmethod
+    def _reading(table: DataFrame) -> Callable[[], Any]:
+        return lambda: table.write.format("noop").mode("overwrite").save()
+
+    def _sealed(self) -> list[str]:
+        """Return the files of the log that is read."""
+        with connect(self._url) as db:
+            return [file.path for file in db.log(self._logs()[-1]).files()]
 
     def _micro(self) -> list[Measurement]:
         """Return how long a micro-batch takes, beside the same with a sink that does nothing."""
