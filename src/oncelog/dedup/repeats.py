@@ -1,7 +1,8 @@
 """Keys that occur more than once among many keys.
 
 Almost all keys occur once, and halves of 64 bits hardly ever repeat by chance: so the high halves are sorted alone, and
-only keys whose high half repeats are compared.
+only keys whose high half repeats are compared. Whether any key of a batch repeats is told without sorting: each key
+writes its row into a table at a place that its high half names, and only keys that find another row there are compared.
 """
 
 from __future__ import annotations
@@ -12,6 +13,12 @@ from numpy.typing import NDArray
 from oncelog.dedup.kernels import fixed, kernels
 from oncelog.dedup.ring import Keys
 
+_FEW = 1024
+"""So few keys are sorted."""
+
+_PLACES_PER_KEY = 4
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)
+
 
 def distinct(keys: Keys) -> bool:
     """Say whether no key repeats."""
@@ -19,10 +26,26 @@ def distinct(keys: Keys) -> bool:
     if compiled is not None:
         table = np.zeros(2 << (2 * len(keys)).bit_length(), np.int32)
         return bool(compiled.distinct(fixed(np.ascontiguousarray(keys)), table))
+    if len(keys) >= _FEW:
+        rows = np.arange(len(keys), dtype=np.uint32)
+        places = _places(keys)
+        table = np.empty(_PLACES_PER_KEY << len(keys).bit_length(), np.uint32)  # only places that were written are read
+        table[places] = rows
+        others = table[places]
+        left = np.flatnonzero(others != rows)
+        if (keys[left] == keys[others[left]]).all(axis=1).any():
+            return False
+        keys = keys[left]  # each differs from the one in its place; two of them may be the same
     highs = np.sort(keys[:, 0])
     if not (highs[1:] == highs[:-1]).any():
         return True
     return bool((first_occurrence(keys) == np.arange(len(keys))).all())
+
+
+def _places(keys: Keys) -> NDArray[np.int64]:
+    """Return a place for each key: multiplicative hashing (Knuth, The Art of Computer Programming, section 6.4)."""
+    shift = np.uint64(64 - ((_PLACES_PER_KEY << len(keys).bit_length()) - 1).bit_length())
+    return (keys[:, 0] * _SPREAD >> shift).view(np.int64)
 
 
 def first_occurrence(keys: Keys) -> NDArray[np.int64]:
