@@ -9,9 +9,10 @@ from oncelog.connect import Database
 from oncelog.log.memory.merging import merge_runs
 from oncelog.log.memory.run_set import RunSet
 from oncelog.log.memory.run_sieve import RunSieve
-from oncelog.log.upkeep import memory_keeper, sifting
+from oncelog.log.upkeep import memory_keeper, retention, sifting
 from oncelog.log.upkeep.background import Housekeeper
 from oncelog.log.writer import Writer
+from oncelog.settings import LogSettings
 from oncelog.storage.bucket.bucket import Bucket
 from oncelog.storage.bucket.home import ObjectStorage
 from tests.log.memory.conftest import shop, tiny
@@ -255,3 +256,43 @@ def test_sealing_lets_ids_go_first_that_appends_would_wait_for(shop: Shop, monke
         asked.clear()
         writer._keeper._tidy()
         assert asked == []
+
+
+def test_retention_is_not_put_off_by_a_loader_that_is_never_done(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sealing stops after each file while ids come quickly. The disk would fill if retention waited for its end."""
+    settings = LogSettings(segment_bytes=64 << 10, seal="auto", retention_bytes=64 << 10, snapshot_interval_s=1e6)
+    truncated: list[int] = []
+    truncate = retention.truncate
+    monkeypatch.setattr(retention, "truncate", lambda *a, **k: truncated.append(1) or truncate(*a, **k))  # type: ignore[func-returns-value]
+    monkeypatch.setattr(limits, "MEMORY_RUN_IDS", 8)
+    with shop.log(settings).writer() as writer:
+        for first in range(0, 80, 20):
+            writer.append_arrow(table(range(first, first + 20)))
+        assert writer._keeper._memory.is_urgent
+        monkeypatch.setattr("oncelog.log.upkeep.sealing.seal_worthwhile", lambda *_: iter([None, None]))
+        writer._keeper._tidy()
+        assert truncated
+
+
+def test_runs_that_were_merged_are_deleted_before_a_long_merge_is_over(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the disk would have all that was merged since, many times what is remembered, and the manifest its names."""
+    monkeypatch.setattr("oncelog.log.memory.merging.SLICE_IDS", 4)
+    with shop.log(SETTINGS).writer() as writer:
+        memory, more, doomed = writer._keeper._memory, iter(range(40, 640, 8)), list[int]()
+        make_way = memory._make_way
+
+        def busy() -> None:
+            first = None if writer._committer.core.behind else next(more, None)
+            if first is not None:
+                many(writer, range(first, first + 8))
+            doomed.append(len(memory._newest().manifest.doomed))
+            make_way()
+
+        monkeypatch.setattr(memory, "_make_way", busy)
+        for first in range(0, 40, 8):
+            many(writer, range(first, first + 8))
+            remember(writer)
+        assert len(doomed) > 40
+        assert max(doomed) <= 16
