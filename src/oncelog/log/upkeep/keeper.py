@@ -135,7 +135,7 @@ class Keeper:
                 if self._memory.is_urgent:  # appends may soon wait for that, and never for sealing
                     self._ask_memory()
                     self._housekeeper.ask("tidy", self._tidy)
-                    return
+                    break
         if settings.retention_s is not None or settings.retention_bytes is not None:
             known = self._manifests.newest(self._run.known) or self._run.known  # with what was just sealed
             _, before = self._manifests.look(

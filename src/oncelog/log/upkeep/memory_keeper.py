@@ -120,8 +120,11 @@ class MemoryKeeper:
     @property
     def is_urgent(self) -> bool:
         """Whether closed segments have ids for a whole run: some more, and appends wait."""
-        in_open_segment = self._committer.core.tail.ids
-        return self._table is not None and self._table.count - in_open_segment >= limits.MEMORY_RUN_IDS
+        return self._table is not None and self._closed_ids(self._table) >= limits.MEMORY_RUN_IDS
+
+    def _closed_ids(self, table: Table) -> int:
+        """Return how many ids of the table can become runs: not those of the open segment, which appends close."""
+        return table.count - self._committer.core.tail.ids
 
     def _make_way(self) -> None:
         """Do what is urgent before the next slice of a long merge: appends would wait for that until its end.
@@ -139,7 +142,7 @@ class MemoryKeeper:
         """Let appends wait while too much waits to be put into runs. The committer's lock is held."""
         core, before = self._committer.core, self._committer.core.behind
         if self._table is not None:
-            crowded = self._table.count >= limits.MEMORY_TABLE_IDS_MAX
+            crowded = self._closed_ids(self._table) >= limits.MEMORY_TABLE_IDS_MAX
             core.behind = crowded or len(self._recall.view.runs.runs) >= limits.MEMORY_RUNS_MAX
         elif self._adopted is not None:
             core.behind = self._adopted.ids >= limits.MEMORY_TABLE_IDS_MAX
@@ -191,8 +194,8 @@ class MemoryKeeper:
         known, runs = self._opened(before)
 
         def show() -> None:
-            if self._recall.view.runs is before and runs.runs != before.runs:
-                self._recall.show(runs, built=False)
+            if runs.runs != before.runs:
+                self._replace(before, runs, built=False)
             self._begin_at(known.manifest.first_position)
 
         self._committer.locked(show)
@@ -320,15 +323,18 @@ class MemoryKeeper:
                 return
 
     def _replace(self, before: RunSet, runs: RunSet, built: bool) -> bool:  # noqa: FBT001
-        """Show runs in place of those before, unless others are shown by now. The lock is held."""
+        """Show runs in place of those before, unless others are shown by now. The lock is held.
+
+        What they cover leaves memory, also where another process built the run, or the answer to it was lost.
+        """
         if self._recall.view.runs is not before:
             return False
-        self._recall.show(runs, built=built)
         first = self._recall.view.first_position
-        if built and self._table is not None:
-            self._table.drop_before(_covered_until(runs.runs, first))
+        if self._table is not None:
+            built |= self._table.drop_before(_covered_until(runs.runs, first)) > 0
         elif built and self._adopted is not None:
             self._adopted.drop(lambda one: covers(runs.runs, max(one.first_position, first), one.next_position))
+        self._recall.show(runs, built=built)
         self.note_load()
         return True
 
@@ -419,7 +425,10 @@ class MemoryKeeper:
         finally:
             self._merged_until = until
         self._sifter.add_merged(run, inputs)
-        return self._publish(run, coverage.merged(run, inputs), built=False)
+        if not self._publish(run, coverage.merged(run, inputs), built=False):
+            return False
+        sealing.collect(self._home, self._manifests)  # the merge that this one made way for may take long
+        return True
 
     def _note_damage(self, inputs: Sequence[Run]) -> bool:
         """Note which runs cannot be merged because they are damaged or lost; tell whether there are any.
