@@ -351,8 +351,8 @@ GUARDS = [
     Guard(
         "memory: a writer that is closed does not wait for a merge",
         "log/upkeep/memory_keeper.py",
-        "manifest.first_position, self._make_way)",
-        "manifest.first_position)",
+        "manifest.first_position, self._make_way, passing",
+        "manifest.first_position, lambda: None, passing",
         "tests/log/memory/test_memory_together.py::test_a_writer_that_is_closed_does_not_wait_for_a_merge",
     ),
     Guard(
@@ -372,8 +372,8 @@ GUARDS = [
     Guard(
         "memory: a run is behind the sieve only if all that it was merged of is",
         "log/memory/run_sieve.py",
-        "if all(run.key in self.keys for run in inputs):",
-        "if True:",
+        "return all(run.key in self.keys for run in runs)",
+        "return True",
         "tests/log/memory/test_run_sieve.py::test_a_merged_run_is_behind_the_sieve_if_all_its_inputs_are[3]",
     ),
     Guard(

@@ -13,8 +13,10 @@ from oncelog.format.runs.run import Run
 from oncelog.log.memory import run_set
 from oncelog.log.memory.merging import merge_runs
 from oncelog.log.memory.objects import RunObjects
+from oncelog.log.memory.recall import Recall
 from oncelog.log.memory.run_set import RunSet
 from oncelog.log.memory.run_sieve import RunSieve
+from oncelog.log.upkeep.sifting import Sifter
 from oncelog.storage.base import LogHome
 from oncelog.storage.memory import MemoryStorage
 from tests.log.memory.ids import Ids
@@ -93,10 +95,34 @@ def test_a_merged_run_is_behind_the_sieve_if_all_its_inputs_are(home: LogHome, r
     objects, sieve = RunObjects(home), RunSieve(2000)
     for run, ids in list(zip(runs, MANY, strict=True))[:known]:
         sieve.add(run.key, ids.entries())
+    sifter = Sifter(Recall(RunSet.open(objects, runs, sieve=sieve), 0), objects)
     merged = merge_runs(objects, "log", "sealed/merged", runs)
-    sieve.add_merged(merged.key, runs)
+    sifter.add_merged(merged, runs, None)
     assert (merged.key in sieve.keys) == (known == 4)
     check(RunSet.open(objects, [merged], sieve=sieve), MANY)
+
+
+def test_a_merge_fills_the_sieve_with_what_passes_by(home: LogHome, runs: list[Run]) -> None:
+    """So runs in a bucket, which are not read for it, come behind the sieve as they are merged."""
+    objects, sieve = RunObjects(home), RunSieve(2000)
+    sifter = Sifter(Recall(RunSet.open(objects, runs, sieve=sieve), 0), objects)
+    filled = sifter.filling(runs)
+    assert filled is sieve
+    merged = merge_runs(objects, "log", "sealed/merged", runs, passing=filled.add_some)
+    sifter.add_merged(merged, runs, filled)
+    assert sieve.keys == {merged.key}
+    assert sieve.count == merged.ids
+    check(RunSet.open(objects, [merged], sieve=sieve), MANY)
+    assert sifter.filling([merged]) is None
+
+
+def test_a_sieve_that_is_full_is_not_filled_further(home: LogHome, runs: list[Run]) -> None:
+    """It would let everything pass."""
+    objects, sieve = RunObjects(home), RunSieve(2000)
+    sieve.count = sieve.ids_max - 1000
+    sifter = Sifter(Recall(RunSet.open(objects, runs, sieve=sieve), 0), objects)
+    assert sifter.filling(runs) is None
+    assert sifter.filling(runs[:2]) is sieve
 
 
 def test_a_stored_run_is_read_into_a_sieve(home: LogHome, runs: list[Run]) -> None:

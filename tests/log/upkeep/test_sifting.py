@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from oncelog import limits
@@ -16,7 +18,7 @@ from oncelog.settings import LogSettings
 from oncelog.storage.bucket.bucket import Bucket
 from oncelog.storage.bucket.home import ObjectStorage
 from tests.log.memory.conftest import shop, tiny
-from tests.log.memory.orders import SETTINGS, append, check, many, remember, retried, table
+from tests.log.memory.orders import SETTINGS, append, check, many, record, remember, retried, table
 from tests.log.shop import Shop
 
 __all__ = ["shop", "tiny"]
@@ -155,6 +157,46 @@ def test_runs_in_a_bucket_are_not_read_for_a_sieve(memory_bucket: Bucket) -> Non
         check(log, 120)
 
 
+def test_a_full_sieve_of_a_bucket_makes_room_for_an_empty_one(
+    memory_bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full one lets everything pass. Merges fill the new one with what passes by."""
+    monkeypatch.setattr(sifting, "IDS_MIN", 1)
+    monkeypatch.setattr("oncelog.dedup.runs.sieve._BLOCKS_MIN", 2)
+    with Database(ObjectStorage(memory_bucket)) as db:
+        log = db.log("shop", SETTINGS, create=True)
+        with log.writer() as writer:
+            sieves, acks = [], many(writer, range(8))
+            for first in range(8, 240, 8):
+                acks += many(writer, range(first, first + 8))
+                remember(writer)
+                sieve = shown(writer).sieve
+                assert sieve is not None
+                assert sieve.count <= sieve.ids_max
+                sieves.append(sieve.nbytes)
+            assert len(set(sieves)) >= 3
+            assert sieved(writer)
+            assert many(writer, range(240)) == retried(acks)
+        check(log, 240)
+
+
+def test_a_run_that_would_fill_the_sieve_stays_before_it(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An adoption of millions brings a run as large: the sieve would let everything pass, or take gigabytes."""
+    monkeypatch.setattr(sifting, "IDS_MIN", 1)
+    monkeypatch.setattr("oncelog.dedup.runs.sieve._BLOCKS_MIN", 2)
+    monkeypatch.setattr(limits, "MEMORY_SIEVE_IDS", 16)
+    with shop.log(SETTINGS).writer() as writer:
+        acks = writer.append_many([record(number) for number in range(400)])
+        acks += many(writer, range(400, 404))
+        remember(writer)
+        assert len(keys(writer)) == 1
+        assert not sieved(writer)
+        sieve = shown(writer).sieve
+        assert sieve is None or sieve.nbytes <= 64
+        assert many(writer, range(404)) == retried(acks)
+    check(shop.log(), 404)
+
+
 def test_a_writer_that_leaves_does_not_read_on(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Closing waits for a piece of a run at most."""
     with shop.log(SETTINGS).writer() as writer:
@@ -261,9 +303,15 @@ def test_sealing_lets_ids_go_first_that_appends_would_wait_for(shop: Shop, monke
 def test_retention_is_not_put_off_by_a_loader_that_is_never_done(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sealing stops after each file while ids come quickly. The disk would fill if retention waited for its end."""
     settings = LogSettings(segment_bytes=64 << 10, seal="auto", retention_bytes=64 << 10, snapshot_interval_s=1e6)
-    truncated: list[int] = []
+    truncated: list[object] = []
     truncate = retention.truncate
-    monkeypatch.setattr(retention, "truncate", lambda *a, **k: truncated.append(1) or truncate(*a, **k))  # type: ignore[func-returns-value]
+
+    def noted(*given: Any, **named: Any) -> retention.Truncation:
+        done = truncate(*given, **named)
+        truncated.append(done)
+        return done
+
+    monkeypatch.setattr(retention, "truncate", noted)
     monkeypatch.setattr(limits, "MEMORY_RUN_IDS", 8)
     with shop.log(settings).writer() as writer:
         for first in range(0, 80, 20):

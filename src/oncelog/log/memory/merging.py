@@ -36,17 +36,18 @@ def merge_runs(  # noqa: PLR0917
     runs: Sequence[Run],
     first_position: int = 0,
     check: Callable[[], None] = lambda: None,
+    passing: Callable[[Entries], None] = lambda _: None,
 ) -> Run:
     """Store neighbouring runs, oldest first, as one under a key that nobody else uses.
 
     Entries before ``first_position``, which are truncated, are left out. The digest of the result is compared with
     those of the inputs: ``CorruptionError``, and nothing stays stored, when they differ. ``check`` is called before
-    every slice: an error that it raises ends the merge, and nothing stays stored.
+    every slice: an error that it raises ends the merge, and nothing stays stored. ``passing`` gets each slice.
     """
     base = max(runs[0].first_position, first_position)
     store = RunStore(objects.home, log_id, key)
     try:
-        dropped = _store_parts(objects, log_id, runs, base, store, check)
+        dropped = _store_parts(objects, log_id, runs, base, store, check, passing)
         _check_digest(runs, base, store.digest + dropped)
         store.add_times(_commits(objects, runs, base))
         return store.finish(base, runs[-1].next_position)
@@ -56,7 +57,13 @@ def merge_runs(  # noqa: PLR0917
 
 
 def _store_parts(  # noqa: PLR0917
-    objects: RunObjects, log_id: str, runs: Sequence[Run], base: int, store: RunStore, check: Callable[[], None]
+    objects: RunObjects,
+    log_id: str,
+    runs: Sequence[Run],
+    base: int,
+    store: RunStore,
+    check: Callable[[], None],
+    passing: Callable[[Entries], None],
 ) -> Digest:
     """Store the parts; return the digest of what was left out, with positions relative to ``base``."""
     ids = sum(run.ids for run in runs)
@@ -66,7 +73,9 @@ def _store_parts(  # noqa: PLR0917
         builder = PartBuilder(log_id, part, bits)
         for bound in _slice_bounds(part, bits, ids):
             check()
-            builder.add(stream.take(bound))
+            entries = stream.take(bound)
+            passing(entries)
+            builder.add(entries)
         store.add_part(*builder.finish())
     return stream.dropped
 

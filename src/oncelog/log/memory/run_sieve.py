@@ -1,7 +1,8 @@
 """The sieve in front of a log's runs, and which runs stand behind it: all their ids are in the sieve.
 
-A look-up asks the sieve once, and only ids that pass are looked for in those runs. A run comes behind the sieve in
-three ways: it was built here, of ids in memory; it was merged of runs that stand there; or its pages were read.
+A look-up asks the sieve once, and only ids that pass are looked for in those runs. A run comes behind the sieve when
+it is built, of ids in memory; when it is merged, of runs that stand there or while its entries pass by; or when its
+pages are read.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from oncelog.dedup.runs.sieve import Sieve
 from oncelog.format.runs.run import Run
 from oncelog.log.memory.merging import pieces_of
 from oncelog.log.memory.objects import OpenPart
+
+_SLICE_IDS = 65_536
+"""So many ids are added at once: what is computed for them stays small."""
 
 
 class RunSieve:
@@ -34,19 +38,24 @@ class RunSieve:
 
     def add(self, key: str, entries: Entries) -> None:
         """Put the entries of a run into the sieve: all that it has."""
+        for start in range(0, len(entries), _SLICE_IDS):
+            self.add_some(entries[start : start + _SLICE_IDS])
+        self.note(key)
+
+    def add_some(self, entries: Entries) -> None:
+        """Put entries into the sieve. ``note`` follows when those of a run are complete."""
         with self._adding:
-            self._add(entries)
+            self._sieve.add(entries.high, entries.low)
+            self.count += len(entries)
+
+    def note(self, key: str) -> None:
+        """Note that all entries of a run are in the sieve."""
+        with self._adding:
             self.keys |= {key}
 
-    def _add(self, entries: Entries) -> None:
-        self._sieve.add(entries.high, entries.low)
-        self.count += len(entries)
-
-    def add_merged(self, key: str, inputs: Iterable[Run]) -> None:
-        """Note a run that was merged of others: it has no ids but theirs."""
-        with self._adding:
-            if all(run.key in self.keys for run in inputs):
-                self.keys |= {key}
+    def has_all(self, runs: Iterable[Run]) -> bool:
+        """Tell whether all these runs are behind the sieve."""
+        return all(run.key in self.keys for run in runs)
 
     def read(self, key: str, parts: Sequence[OpenPart], check: Callable[[], None]) -> None:
         """Put the ids of a stored run into the sieve; ``check`` is called now and then, and may end this by an error.
@@ -56,7 +65,5 @@ class RunSieve:
         for part in parts:
             for _, entries in pieces_of(part):
                 check()
-                with self._adding:
-                    self._add(entries)
-        with self._adding:
-            self.keys |= {key}
+                self.add_some(entries)
+        self.note(key)

@@ -133,9 +133,9 @@ class MemoryKeeper:
         """
         self._check_staying()
         if self.is_urgent:
-            while self._build():
+            while not self._committer.is_leaving and self._build():
                 continue
-            while self._merge():
+            while not self._committer.is_leaving and self._merge():
                 continue
 
     def note_load(self) -> None:
@@ -332,8 +332,10 @@ class MemoryKeeper:
         first = self._recall.view.first_position
         if self._table is not None:
             built |= self._table.drop_before(_covered_until(runs.runs, first)) > 0
-        elif built and self._adopted is not None:
-            self._adopted.drop(lambda one: covers(runs.runs, max(one.first_position, first), one.next_position))
+        elif self._adopted is not None:
+            built |= self._adopted.drop(
+                lambda one: covers(runs.runs, max(one.first_position, first), one.next_position)
+            )
         self._recall.show(runs, built=built)
         self.note_load()
         return True
@@ -403,8 +405,11 @@ class MemoryKeeper:
             raise Closed(message)
 
     def _merge_all(self) -> None:
-        while not self._committer.is_leaving and self._merge():
-            continue
+        """Merge while it pays, but not for ever: under load there is always more to merge, and other jobs wait."""
+        for _ in range(max(1, len(self._recall.view.runs.runs))):
+            if self._committer.is_leaving or not self._merge():
+                return
+        self.ask()
 
     def _merge(self) -> bool:
         """Merge runs that are worth it; tell whether there were any. Damaged ones do not keep others from it."""
@@ -416,15 +421,19 @@ class MemoryKeeper:
         manifest = known.manifest
         key = object_keys.new_key(self._clock, manifest.staging_floor_us).removesuffix(".parquet")
         self._merged_until = inputs[-1].next_position
+        filled = self._sifter.filling(inputs)
+        passing = _let_pass if filled is None else filled.add_some
         try:
-            run = merge_runs(self._objects, manifest.log_id, key, inputs, manifest.first_position, self._make_way)
+            run = merge_runs(
+                self._objects, manifest.log_id, key, inputs, manifest.first_position, self._make_way, passing
+            )
         except (CorruptionError, NotFound):
             if self._note_damage(inputs):
                 return True
             raise
         finally:
             self._merged_until = until
-        self._sifter.add_merged(run, inputs)
+        self._sifter.add_merged(run, inputs, filled)
         if not self._publish(run, coverage.merged(run, inputs), built=False):
             return False
         sealing.collect(self._home, self._manifests)  # the merge that this one made way for may take long
@@ -444,6 +453,10 @@ class MemoryKeeper:
                 if run in memory:  # not one that somebody else has replaced
                     self._damage[run.key] = error
         return len(self._damage) > before
+
+
+def _let_pass(_entries: Entries) -> None:
+    """Do nothing with the entries of a merge."""
 
 
 def is_worth_a_run(ids: int, records: int) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
 from oncelog import limits
 from oncelog.dedup.runs.entries import Entries
@@ -13,8 +13,8 @@ from oncelog.log.memory.recall import Recall
 from oncelog.log.memory.run_set import OpenRun, RunSet
 from oncelog.log.memory.run_sieve import RunSieve
 
-IDS_MIN = 1 << 22
-"""A sieve is made for so many ids at least: 8 MiB."""
+IDS_MIN = 1 << 19
+"""A sieve is made for so many ids at least: 1 MiB."""
 
 READ_PER_LOOK = 16
 """So many ids are read into a sieve for each that was looked up: a look without it costs far more than a read."""
@@ -29,38 +29,71 @@ class Sifter:
         self._objects = objects
 
     def add(self, run: Run, entries: Entries) -> None:
-        """Put a run behind the sieve that was just made of these entries, before anybody sees the run."""
-        if self.sieve is None:
-            self.sieve = RunSieve(max(len(entries), IDS_MIN))
-        self.sieve.add(run.key, entries)
+        """Put a run behind the sieve that was just made of these entries, before anybody sees the run.
 
-    def add_merged(self, run: Run, inputs: Iterable[Run]) -> None:
-        """Put a run behind the sieve that was just made of others, if these stand there."""
-        if self.sieve is not None:
-            self.sieve.add_merged(run.key, inputs)
+        One that would fill the sieve stays before it, until a larger sieve takes its place.
+        """
+        if self.sieve is None:
+            self.sieve = _sieve_for(len(entries))
+        if len(entries) <= self.sieve.ids_max // 2:
+            self.sieve.add(run.key, entries)
+
+    def filling(self, inputs: Sequence[Run]) -> RunSieve | None:
+        """Return the sieve, if the entries of a merge are to be put into it as they pass by: inputs are not behind it,
+        and it has room.
+        """
+        sieve, ids = self.sieve, sum(run.ids for run in inputs)
+        if sieve is None or sieve.has_all(inputs) or sieve.count + ids > sieve.ids_max:
+            return None
+        return sieve
+
+    def add_merged(self, run: Run, inputs: Sequence[Run], filled: RunSieve | None) -> None:
+        """Put a run behind the sieve that was just made of others, if these stand there, or its entries passed by."""
+        sieve = self.sieve
+        if sieve is not None and (sieve is filled or sieve.has_all(inputs)):
+            sieve.note(run.key)
 
     def read_rest(self, check: Callable[[], None]) -> tuple[bool, dict[str, CorruptionError]]:
         """Read runs into the sieve that are not behind it, where many ids are looked up: those of a writer before this
         one; all of them, if the sieve is full and another one takes its place.
 
-        Only on this machine: reading all runs of a bucket would cost more than the sieve saves. ``check`` is called
-        again and again meanwhile. Returns whether anything was read, and which runs could not be, by their keys.
+        Only on this machine: reading all runs of a bucket would cost more than the sieve saves. There an empty sieve
+        takes the place of a full one, and merges fill it. ``check`` is called again and again meanwhile. Returns
+        whether look-ups may use another sieve, or more of it, and which runs could not be read, by their keys.
         """
         runs, sieve = self._recall.view.runs, self.sieve
-        if sieve is None or sieve.count > sieve.ids_max:
-            sieve = RunSieve(min(max(runs.ids, IDS_MIN), limits.MEMORY_SIEVE_IDS))
+        if sieve is None or sieve.count > sieve.ids_max or _is_outgrown(sieve, runs.ids):
+            sieve = _sieve_for(runs.ids)
+        if not self._objects.is_here:
+            renewed = self.sieve is not None and self.sieve is not sieve
+            self.sieve = sieve if renewed else self.sieve
+            return renewed, {}
         unread = _unread(runs, sieve)
-        ids = sum(each.run.ids for each in unread)
-        if not unread or ids > READ_PER_LOOK * self._recall.looked or not self._objects.is_here:
+        if not unread or sum(each.run.ids for each in unread) > READ_PER_LOOK * self._recall.looked:
             return False, {}
-        damage: dict[str, CorruptionError] = {}
-        for each in unread:
-            try:
-                sieve.read(each.run.key, each.parts, check)
-            except CorruptionError as error:  # from now on the run counts as damaged
-                damage[each.run.key] = error
+        self._recall.looked = 0
+        damage = {each.run.key: error for each in unread if (error := _read(sieve, each, check)) is not None}
         self.sieve = sieve
         return True, damage
+
+
+def _sieve_for(ids: int) -> RunSieve:
+    """Return an empty sieve for so many ids, within the bounds. The system gives it memory as it is filled."""
+    return RunSieve(min(max(ids, IDS_MIN), limits.MEMORY_SIEVE_IDS))
+
+
+def _is_outgrown(sieve: RunSieve, ids: int) -> bool:
+    """Tell whether there are more ids than fit, and a larger sieve may be made."""
+    return ids > sieve.ids_max and sieve.ids_max < limits.MEMORY_SIEVE_IDS
+
+
+def _read(sieve: RunSieve, each: OpenRun, check: Callable[[], None]) -> CorruptionError | None:
+    """Read a run into a sieve; return why it could not be read: from then on the run counts as damaged."""
+    try:
+        sieve.read(each.run.key, each.parts, check)
+    except CorruptionError as error:
+        return error
+    return None
 
 
 def _unread(runs: RunSet, sieve: RunSieve) -> list[OpenRun]:
