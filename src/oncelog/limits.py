@@ -164,6 +164,9 @@ MEMORY_TABLE_IDS_MAX = 4 * MEMORY_RUN_IDS
 MEMORY_RUNS_MAX = 24
 """Appends wait while so many ids, or runs, wait to be put into (larger) runs."""
 
+MEMORY_LEFT_BYTES_MAX = MIB
+"""A table of ids that is no larger is kept when its writer is closed: the next one of the process need not read it."""
+
 MEMORY_CACHE_BYTES = 2 * GIB
 """Filters of runs that are kept on this machine, of all logs in buckets together: 2.6 bytes an id."""
 
