@@ -80,10 +80,10 @@ class Bucket:
         """Store an object if nothing is there; ``False`` when something is: it may be this very object, when the client
         repeated its request underneath.
         """
-        content = data[0] if len(data) == 1 else joined(data)
+        content = [memoryview(chunk).cast("B") for chunk in data]  # sent one after the other, never copied together
         self._count("create")
         try:
-            obstore.put(self._store, path, memoryview(content).cast("B"), mode="create", use_multipart=False)
+            obstore.put(self._store, path, content, mode="create", use_multipart=False)
         except (exceptions.AlreadyExistsError, exceptions.PreconditionError) as error:
             if any(code in str(error) for code in _UNDECIDED):
                 raise self._explained(error, path, "unknown") from error
