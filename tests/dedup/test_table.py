@@ -59,6 +59,18 @@ def test_what_is_pending_is_neither_dropped_nor_handed_out() -> None:
     assert table.between(0, 10).times.tolist() == [60]
 
 
+def test_what_is_handed_out_stays_as_it_was() -> None:
+    """A run is made of it without the lock, while the places of keys that were dropped are used again."""
+    table = Table()
+    table.fold(state(list(range(900)), 0))
+    handed_out = table.between(0, 900)
+    table.drop_before(900)
+    table.fold(state(list(range(2000, 2900)), 900))
+    assert handed_out.keys.tolist() == state(list(range(900)), 0).keys.tolist()
+    assert handed_out.fingerprints.tolist() == state(list(range(900)), 0).fingerprints.tolist()
+    assert table.between(0, 1800).keys.tolist() == state(list(range(2000, 2900)), 900).keys.tolist(), "around the end"
+
+
 def test_nothing_is_evicted() -> None:
     """Neither time nor number makes a table forget."""
     table = Table()

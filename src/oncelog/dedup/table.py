@@ -88,18 +88,16 @@ class Table(DedupWindow):
     def between(self, first_position: int, next_position: int) -> WindowState:
         """Return the committed keys from one position to before another, repeats among them, as arrays of their own."""
         low, high = self._first_committed_from(first_position), self._first_committed_from(next_position)
-        return self._state(np.arange(low, high))
-
-    def _state(self, handles: Handles) -> WindowState:
-        flags = self._ring.flags_at(handles)
-        assert not (flags & PENDING).any()
+        ring = self._ring
+        marks = ring.numbers(ring.marks, low, high)
+        assert not (marks & PENDING).any()
         return WindowState(
-            keys=self._ring.keys_at(handles),
-            positions=self.positions(handles),
-            fingerprints=self.fingerprints(handles),
-            ticks=self._ring.ticks.at(handles - self._ring.origin),
-            times=self.times(handles),
-            starts=(flags & START) != 0,
+            keys=ring.read(ring.keys, low, high).copy(),
+            positions=marks >> FLAG_BITS,
+            fingerprints=ring.read(ring.fingerprints, low, high).copy(),
+            ticks=ring.numbers(ring.ticks, low, high),
+            times=ring.numbers(ring.times, low, high),
+            starts=(marks & START) != 0,
         )
 
 
