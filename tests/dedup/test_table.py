@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oncelog import limits
 from oncelog.dedup.table import Table
-from oncelog.dedup.window import WindowState
+from oncelog.dedup.window import DedupWindow, WindowState
 
 
 def state(names: list[int], first_position: int) -> WindowState:
@@ -77,3 +79,19 @@ def test_nothing_is_evicted() -> None:
     table.fold(state(list(range(3000)), 0))
     assert table.evict(1 << 60) == 0
     assert table.count == 3000
+
+
+def test_a_table_gets_the_room_for_a_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step up puts all keys in again, so that doubling cost a third of all that was put in."""
+    put_in_again: list[int] = []
+
+    def resized(table: Table, capacity: int) -> None:
+        put_in_again.append(table.count)
+        DedupWindow._resize(table, capacity)
+
+    monkeypatch.setattr(Table, "_resize", resized)
+    table = Table()
+    for first in range(0, limits.MEMORY_RUN_IDS, 4096):
+        table.fold(state(list(range(first, first + 4096)), first))
+    assert table.count == limits.MEMORY_RUN_IDS
+    assert sum(put_in_again) < limits.MEMORY_RUN_IDS // 4

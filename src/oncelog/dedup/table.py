@@ -10,11 +10,16 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from oncelog import limits
 from oncelog.dedup.repeats import distinct, first_occurrence
 from oncelog.dedup.ring import FLAG_BITS, GHOST, PENDING, START, Handles, Keys
 from oncelog.dedup.window import DedupWindow, WindowState
 
 _FOREVER_US, _ALL_KEYS = 1 << 62, 1 << 40
+
+_SMALL_KEYS = 32_768
+_RUN_KEYS = limits.MEMORY_RUN_IDS + limits.MEMORY_RUN_IDS // 4
+"""What a table holds when a run is made of its oldest keys, and of those that come meanwhile."""
 
 
 class Table(DedupWindow):
@@ -23,6 +28,13 @@ class Table(DedupWindow):
     def __init__(self) -> None:
         """Make an empty table."""
         super().__init__(_FOREVER_US, _ALL_KEYS)
+
+    def _grown(self, needed: int) -> int:
+        """Return the capacity for so many keys. A table that is no longer small will hold enough for a run soon: it gets
+        that room at once, because each step up puts all keys in again.
+        """
+        doubled = super()._grown(needed)
+        return doubled if needed <= _SMALL_KEYS else max(doubled, _RUN_KEYS)
 
     @property
     def has_repeats(self) -> bool:
