@@ -34,6 +34,7 @@ from oncelog.log.read import reader
 from oncelog.settings import LogSettings
 from oncelog.storage import looks
 from oncelog.storage.base import Chunk, LogHome
+from oncelog.storage.bucket import bucket as bucket_module
 from oncelog.storage.bucket.bucket import Bucket
 from oncelog.storage.bucket.home import FETCHERS, IN_FLIGHT_MAX, ObjectStorage
 from oncelog.testing.blocks import BlockChain
@@ -538,3 +539,15 @@ def test_a_block_is_sent_without_being_copied(memory_bucket: Bucket, monkeypatch
     assert not memory_bucket.create("a", given)
     assert memory_bucket.create("b", [b""])
     assert memory_bucket.get("b").to_pybytes() == b""
+
+
+@pytest.mark.parametrize("offset", range(0, 64, 4))
+def test_what_was_fetched_is_copied_only_where_arrow_cannot_use_it(offset: int) -> None:
+    """Numbers of eight bytes at multiples of eight are read in place, others are moved."""
+    whole = pa.allocate_buffer(128)
+    assert whole.address % 64 == 0
+    fetched = whole.slice(offset, 32)
+    found = bucket_module._aligned(fetched)
+    assert found.equals(fetched)
+    assert found.address % 8 == 0
+    assert (found.address == fetched.address) == (offset % 8 == 0)
