@@ -30,8 +30,8 @@ class Table(DedupWindow):
         super().__init__(_FOREVER_US, _ALL_KEYS)
 
     def _grown(self, needed: int) -> int:
-        """Return the capacity for so many keys. A table that is no longer small will soon have enough for a run. It gets
-        that room at once, because each step up puts all keys in again.
+        """Return the capacity for so many keys. A table that is no longer small soon has enough for a run: it gets that
+        room at once, because each step up puts all keys in again.
         """
         doubled = super()._grown(needed)
         return doubled if needed <= _SMALL_KEYS else max(doubled, _RUN_KEYS)
