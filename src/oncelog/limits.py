@@ -167,6 +167,9 @@ MEMORY_RUNS_MAX = 24
 MEMORY_SIEVE_IDS = 1 << 27
 """A sieve is made for so many ids at most, in 256 MiB: the newest runs stand behind it."""
 
+MEMORY_LEFT_BYTES_MAX = MIB
+"""A table of ids that is no larger is kept when its writer is closed: the next one of the process need not read it."""
+
 MEMORY_CACHE_BYTES = 2 * GIB
 """Filters of runs that are kept on this machine, of all logs in buckets together: 2.6 bytes an id."""
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oncelog import limits
 from oncelog.dedup.table import Table
-from oncelog.dedup.window import WindowState
+from oncelog.dedup.window import DedupWindow, WindowState
 
 
 def state(names: list[int], first_position: int) -> WindowState:
@@ -59,9 +61,37 @@ def test_what_is_pending_is_neither_dropped_nor_handed_out() -> None:
     assert table.between(0, 10).times.tolist() == [60]
 
 
+def test_what_is_handed_out_stays_as_it_was() -> None:
+    """A run is made of it without the lock, while the places of keys that were dropped are used again."""
+    table = Table()
+    table.fold(state(list(range(900)), 0))
+    handed_out = table.between(0, 900)
+    table.drop_before(900)
+    table.fold(state(list(range(2000, 2900)), 900))
+    assert handed_out.keys.tolist() == state(list(range(900)), 0).keys.tolist()
+    assert handed_out.fingerprints.tolist() == state(list(range(900)), 0).fingerprints.tolist()
+    assert table.between(0, 1800).keys.tolist() == state(list(range(2000, 2900)), 900).keys.tolist(), "around the end"
+
+
 def test_nothing_is_evicted() -> None:
     """Neither time nor number makes a table forget."""
     table = Table()
     table.fold(state(list(range(3000)), 0))
     assert table.evict(1 << 60) == 0
     assert table.count == 3000
+
+
+def test_a_table_gets_the_room_for_a_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step up puts all keys in again, so that doubling cost a third of all that was put in."""
+    put_in_again: list[int] = []
+
+    def resized(table: Table, capacity: int) -> None:
+        put_in_again.append(table.count)
+        DedupWindow._resize(table, capacity)
+
+    monkeypatch.setattr(Table, "_resize", resized)
+    table = Table()
+    for first in range(0, limits.MEMORY_RUN_IDS, 4096):
+        table.fold(state(list(range(first, first + 4096)), first))
+    assert table.count == limits.MEMORY_RUN_IDS
+    assert sum(put_in_again) < limits.MEMORY_RUN_IDS // 4

@@ -133,6 +133,10 @@ class Ring:
         parts = [array[part] for part in self.spans(low, high)]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
+    def numbers(self, numbers: Numbers, low: int, high: int) -> NDArray[np.int64]:
+        """Return the values of marks, ticks or times for a range of handles, as an array of their own."""
+        return self.read(numbers.stored, low, high) + np.int64(numbers.base)
+
     def write(self, array: NDArray[Any], low: int, values: NDArray[Any]) -> None:
         """Set the elements of one of the arrays from the handle ``low`` on."""
         done = 0

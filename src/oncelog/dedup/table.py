@@ -10,11 +10,16 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from oncelog import limits
 from oncelog.dedup.repeats import distinct, first_occurrence
 from oncelog.dedup.ring import FLAG_BITS, GHOST, PENDING, START, Handles, Keys
 from oncelog.dedup.window import DedupWindow, WindowState
 
 _FOREVER_US, _ALL_KEYS = 1 << 62, 1 << 40
+
+_SMALL_KEYS = 32_768
+_RUN_KEYS = limits.MEMORY_RUN_IDS + limits.MEMORY_RUN_IDS // 4
+"""What a table holds when a run is made of its oldest keys, and of those that come meanwhile."""
 
 
 class Table(DedupWindow):
@@ -23,6 +28,13 @@ class Table(DedupWindow):
     def __init__(self) -> None:
         """Make an empty table."""
         super().__init__(_FOREVER_US, _ALL_KEYS)
+
+    def _grown(self, needed: int) -> int:
+        """Return the capacity for so many keys. A table that is no longer small soon has enough for a run: it gets that
+        room at once, because each step up puts all keys in again.
+        """
+        doubled = super()._grown(needed)
+        return doubled if needed <= _SMALL_KEYS else max(doubled, _RUN_KEYS)
 
     @property
     def has_repeats(self) -> bool:
@@ -88,18 +100,16 @@ class Table(DedupWindow):
     def between(self, first_position: int, next_position: int) -> WindowState:
         """Return the committed keys from one position to before another, repeats among them, as arrays of their own."""
         low, high = self._first_committed_from(first_position), self._first_committed_from(next_position)
-        return self._state(np.arange(low, high))
-
-    def _state(self, handles: Handles) -> WindowState:
-        flags = self._ring.flags_at(handles)
-        assert not (flags & PENDING).any()
+        ring = self._ring
+        marks = ring.numbers(ring.marks, low, high)
+        assert not (marks & PENDING).any()
         return WindowState(
-            keys=self._ring.keys_at(handles),
-            positions=self.positions(handles),
-            fingerprints=self.fingerprints(handles),
-            ticks=self._ring.ticks.at(handles - self._ring.origin),
-            times=self.times(handles),
-            starts=(flags & START) != 0,
+            keys=ring.read(ring.keys, low, high).copy(),
+            positions=marks >> FLAG_BITS,
+            fingerprints=ring.read(ring.fingerprints, low, high).copy(),
+            ticks=ring.numbers(ring.ticks, low, high),
+            times=ring.numbers(ring.times, low, high),
+            starts=(marks & START) != 0,
         )
 
 

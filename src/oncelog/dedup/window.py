@@ -337,10 +337,14 @@ class DedupWindow:
         """Make room for so many more keys, in the ring and in the numbers of the slots."""
         needed = self._head - self._tail + count
         if needed > self._ring.capacity:
-            doubled = min(max(needed, 2 * self._ring.capacity), self._full_capacity)
-            self._resize(doubled if needed <= doubled else needed + needed // 8)
+            self._resize(self._grown(needed))
         elif self._head + count > self._slots.end:
             self._index()
+
+    def _grown(self, needed: int) -> int:
+        """Return the capacity for so many keys: twice what there was, up to what a full window needs."""
+        doubled = min(max(needed, 2 * self._ring.capacity), self._full_capacity)
+        return doubled if needed <= doubled else needed + needed // 8
 
     def _resize(self, capacity: int) -> None:
         self._ring.rebuild(capacity, np.arange(self._tail, self._head), self._tail)

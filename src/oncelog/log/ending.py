@@ -19,7 +19,7 @@ from oncelog.handle import Handle, weakly
 from oncelog.log.append.session import WriterSession
 from oncelog.log.submitting import Knock
 from oncelog.log.takeover.handover import Watch
-from oncelog.log.takeover.recovery import Held
+from oncelog.log.takeover.recovery import Held, LeftTable
 from oncelog.log.upkeep.keeper import Keeper
 from oncelog.settings import TIMEOUT_S
 from oncelog.storage.base import Claim
@@ -44,6 +44,7 @@ class Ending(Handle):
         self._uptime = uptime = session.core.uptime
         self._clock = session.clock
         self._lock = threading.Lock()
+        self._left: LeftTable | None = None
         self.closed_then: Callable[[], None] = lambda: None
         """Called when the writer is closed."""
         watch.serve(self._let_go, lambda: committer.error is not None, self._storage_seen)
@@ -54,8 +55,10 @@ class Ending(Handle):
 
     @property
     def held(self) -> Held:
-        """What the next writer of this process need not read again: identities of adopted files, and runs."""
-        return Held(self._session.core.seen.adopted, self._session.recall.view.runs)
+        """What the next writer of this process need not read again: identities of adopted files, and runs; the table,
+        if this one has left the log in order.
+        """
+        return Held(self._session.core.seen.adopted, self._session.recall.view.runs, self._left)
 
     @property
     def _pending(self) -> int:
@@ -122,6 +125,7 @@ class Ending(Handle):
         with contextlib.suppress(Unavailable, WriterFenced, NotFound):
             # Everything is durable: if this fails, the next writer closes the segment, or the log was deleted.
             self._run.finish(self._session.uptime_us)
+            self._left = LeftTable.of(self._session.core.seen.window, self._run.known.manifest)
 
     def _deadline(self, timeout_s: float | None) -> int | None:
         if timeout_s is None:

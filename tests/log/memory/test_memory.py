@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 import pytest
 
+from oncelog import limits
 from oncelog.errors import (
     AppendErrors,
     IdConflict,
@@ -16,6 +17,8 @@ from oncelog.errors import (
 )
 from oncelog.format import frame
 from oncelog.format import manifest as manifest_format
+from oncelog.log.upkeep import memory_keeper
+from oncelog.log.upkeep.background import Housekeeper
 from oncelog.log.writer import Writer
 from oncelog.settings import Window
 from oncelog.types import Ack, Record
@@ -221,3 +224,30 @@ def test_a_purge_makes_no_id_unknown(shop: Shop) -> None:
             remember(writer)
             assert [ack.position for ack in many(writer, range(60))] == [ack.position for ack in acks]
     assert [finding for finding in log.verify().findings if finding.severity == "error"] == []
+
+
+@pytest.mark.parametrize("is_long", [False, True])
+def test_a_long_merge_is_not_begun_by_each_writer_that_opens(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, *, is_long: bool
+) -> None:
+    """A writer that is closed after each batch began it each time, and never ended it. One that goes on makes it."""
+    log = shop.log(SETTINGS)
+    asked: list[str] = []
+    monkeypatch.setattr(Housekeeper, "ask", lambda _, name, __: asked.append(name))
+    with monkeypatch.context() as patched, log.writer() as writer:
+        patched.setattr(memory_keeper, "to_merge", lambda _: None)
+        for first in range(0, 32, 8):
+            many(writer, range(first, first + 8))
+            remember(writer)
+        many(writer, [32, 33])  # too few for a run
+        remember(writer)
+    assert len(runs(log)) == 4
+    if is_long:
+        monkeypatch.setattr(limits, "MEMORY_TABLE_IDS_MAX", 31)
+    asked.clear()
+    with log.writer() as writer:
+        assert ("memory" in asked) == (not is_long)
+        many(writer, range(34, 44))  # it closes a segment
+        assert "memory" in asked
+        remember(writer)
+    assert len(runs(log)) < 4

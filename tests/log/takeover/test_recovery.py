@@ -11,7 +11,10 @@ import pytest
 
 import oncelog
 from oncelog import limits
+from oncelog.connect import Database
+from oncelog.errors import Unavailable
 from oncelog.format.gather import GatheredBlocks, gather
+from oncelog.log.append.open_segment import SegmentRun
 from oncelog.log.log import Log
 from oncelog.log.stored import files
 from oncelog.testing.disk import SimulatedDisk
@@ -95,3 +98,96 @@ def test_an_older_part_of_the_log_is_not_folded_over_a_snapshot(
     with shop.log().writer(producer="importer") as writer:
         assert writer.last_sequence == 1
         assert writer.append(b"paid", sequence=1).duplicate
+
+
+class ReadTail:
+    """How many blocks were read of segments that no run covers."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.blocks = 0
+
+        def counted(buffers: Iterable[pa.Buffer], **options: Any) -> Iterator[GatheredBlocks]:
+            buffers = list(buffers)
+            self.blocks += len(buffers)
+            return gather(buffers, **options)
+
+        monkeypatch.setattr(files, "gather", counted)
+
+
+def left(db: Database, numbers: Iterable[int]) -> None:
+    """Append orders as a writer that is closed at once."""
+    with db.log("orders", SETTINGS, create=True).writer() as writer:
+        many(writer, numbers)
+
+
+def unknown(db: Database, numbers: range) -> list[int]:
+    """Return which of these orders a new writer takes for new."""
+    with db.log("orders").writer() as writer:
+        return [number for number, ack in zip(numbers, many(writer, numbers), strict=True) if not ack.duplicate]
+
+
+def test_the_next_writer_of_a_process_does_not_read_the_tail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that closes its writer after each batch read all ids that no run has, each time."""
+    db, read = on_disk(SimulatedDisk()), ReadTail(monkeypatch)
+    left(db, range(20))
+    assert unknown(db, range(24)) == [20, 21, 22, 23]
+    assert unknown(db, range(24)) == []
+    assert read.blocks == 0
+
+
+def test_another_process_wrote_in_between() -> None:
+    """What this process remembers is not all: the other's ids are known."""
+    disk = SimulatedDisk()
+    here, there = on_disk(disk), on_disk(disk)
+    left(here, range(20))
+    left(there, range(20, 40))
+    assert unknown(here, range(44)) == [40, 41, 42, 43]
+
+
+def test_another_process_took_the_log_and_wrote_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a table that was left by the last writer is taken over."""
+    disk = SimulatedDisk()
+    here, there = on_disk(disk), on_disk(disk)
+    left(here, range(20))
+    left(there, range(0))
+    read = ReadTail(monkeypatch)
+    assert unknown(here, range(20)) == []
+    assert read.blocks > 0
+
+
+def test_what_was_truncated_in_between_is_forgotten() -> None:
+    """The next writer of the process does not remember what the log does not hold any more."""
+    shop = shops.on_disk()
+    here, there = shop.process(), shop.process()
+    left(here, range(8))
+    with here.log("orders").writer() as writer:
+        many(writer, range(8, 16))
+        shop.clock.advance(601)
+        many(writer, range(16, 20))
+    assert there.log("orders").truncate(8).first_position == 8
+    assert unknown(here, range(20)) == list(range(8))
+
+
+def test_a_large_table_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that has written many logs does not keep the ids of all of them in memory."""
+    monkeypatch.setattr(limits, "MEMORY_LEFT_BYTES_MAX", 1)
+    db, read = on_disk(SimulatedDisk()), ReadTail(monkeypatch)
+    left(db, range(20))
+    assert db.log("orders")._held.left is None
+    assert unknown(db, range(20)) == []
+    assert read.blocks > 0
+
+
+def test_a_writer_that_could_not_close_its_segment_leaves_no_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the log ends is then decided by the next writer, which reads the log."""
+    db = on_disk(SimulatedDisk())
+
+    def away(*_: object) -> None:
+        message = "no answer"
+        raise Unavailable(message)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SegmentRun, "finish", away)
+        left(db, range(20))
+    assert db.log("orders")._held.left is None
+    assert unknown(db, range(21)) == [20]

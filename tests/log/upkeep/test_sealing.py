@@ -904,3 +904,28 @@ def test_records_that_compress_well_do_not_all_end_in_one_file(tmp_path: Path) -
         sealing._raw_sizes.clear()  # as another process
         assert log.seal().files == 0
         assert log.files() == files
+
+
+def test_a_few_rows_are_no_reason_to_write_a_large_file_again(quick: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each commit of ten rows by Spark had a file of a million rows written again. Neighbours wait until they are many
+    pieces, or half as large, or enough for a file of their own.
+    """
+    monkeypatch.setattr(sealing, "_BYTES_MIN", 2 * MIB)  # what has 1 MiB is worth a file
+    log = quick.log(LogSettings())
+
+    def files_after(size_bytes: int) -> int:
+        with log.writer(wait_s=0) as writer:
+            adopt(writer, [stage(log, [Record(quick.clock.token(size_bytes))])])
+        log._tidy()
+        return len(log.files())
+
+    assert files_after(1300 * KIB) == 1
+    for pieces in range(2, sealing._PIECES_MAX):
+        assert files_after(10) == pieces
+    assert files_after(10) == 1, "many pieces"
+    assert files_after(400 * KIB) == 2
+    assert files_after(400 * KIB) == 1, "half as large"
+    assert files_after(1600 * KIB) == 1
+    assert files_after(800 * KIB) == 2
+    assert files_after(400 * KIB) == 1, "enough for a file"
+    assert log.verify().ok

@@ -224,6 +224,10 @@ def readable(
 
     What a run covers that is not in the set is not forgotten: it must come from the log. ``Unavailable`` is raised.
     """
+    try:
+        return RunSet.open(objects, runs, before), []
+    except (CorruptionError, NotFound, Unsupported):
+        pass  # which of them, is seen by opening one after the other
     good: list[Run] = []
     bad: list[tuple[Run, OncelogError]] = []
     opened = RunSet(objects, [], 0) if before is None else before

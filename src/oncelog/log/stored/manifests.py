@@ -64,6 +64,7 @@ class Manifests:
         self._home = home
         self._clock = clock
         self._pages: dict[str, tuple[Segment, ...]] = {}
+        self._last: Known | None = None  # the last that was read or won: what another thread knew may be older
 
     @property
     def whole(self) -> Manifests:
@@ -75,6 +76,7 @@ class Manifests:
 
         Versions are dense and never deleted, so the newest is found by doubling steps, without a list call.
         """
+        known = None if known is None else self._newer_than(known)
         while True:
             number = self._newest_number(known.version if known else 0)
             if known is None and self._goes_on(number):
@@ -85,7 +87,16 @@ class Manifests:
                 return None
             found = self._load(number)
             if found is not None:
+                self._last = found
                 return found
+
+    def _newer_than(self, known: Known) -> Known:
+        """Return the last manifest that a thread of this process has seen, if that is newer than a known one of the
+        same log: to begin there saves reading it again.
+        """
+        last = self._last
+        is_newer = last is not None and last.version > known.version and last.manifest.log_id == known.manifest.log_id
+        return last if last is not None and is_newer else known
 
     def _newest_number(self, known: int) -> int:
         """Return the highest version number there is, at least ``known``."""
@@ -115,7 +126,9 @@ class Manifests:
 
     def _load(self, number: int) -> Known | None:
         """Return a version's manifest, or ``None`` when its body is gone because newer ones came."""
-        version = self.version(number)
+        version, last = self.version(number), self._last
+        if last is not None and (last.version, last.nonce) == (number, version.nonce):
+            return last
         try:
             data = self._home.read(version.body_key)
         except NotFound:
@@ -143,6 +156,7 @@ class Manifests:
         Losing a version to somebody else is not an error: the change is applied to theirs. ``Unavailable`` leaves it
         open whether the change was made: call again with the same change.
         """
+        known = None if known is None else self._newer_than(known)
         current = self.newest(known)
         if current is None or (known is not None and not self._goes_back_to(current, known)):
             message = "the log's manifest is gone: was it deleted?"
@@ -160,6 +174,7 @@ class Manifests:
                 return current
             won = self._offer(current.version + 1, self._spill(wanted))
             if won is not None:
+                self._last = won
                 self._forget_body(won.version - BODIES_KEPT)
                 return won
             newer = self.newest(current)

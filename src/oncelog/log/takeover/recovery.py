@@ -53,11 +53,42 @@ class Recovered(NamedTuple):
     unreadable: tuple[Run, ...] = ()
 
 
+class LeftTable(NamedTuple):
+    """The table of a writer that has closed its log, and what the manifest said then."""
+
+    table: Table
+    epoch: int
+    next_position: int
+    last_timestamp_us: int
+
+    @classmethod
+    def of(cls, window: DedupWindow | None, manifest: Manifest) -> LeftTable | None:
+        """Return the table of a writer that has just closed its last segment; ``None`` if it is not worth its memory,
+        or there is none.
+        """
+        if not isinstance(window, Table) or window.nbytes > limits.MEMORY_LEFT_BYTES_MAX:
+            return None
+        return cls(window, manifest.epoch, manifest.next_position, manifest.last_timestamp_us)
+
+    def is_of(self, manifest: Manifest) -> bool:
+        """Tell whether nobody but that writer has written before the one that took the log by this manifest."""
+        before = (self.epoch, self.next_position, self.last_timestamp_us)
+        return before == (manifest.epoch - 1, manifest.next_position, manifest.last_timestamp_us)
+
+
 class Held(NamedTuple):
     """What a writer before this one, in the same process, has open: it is not read again."""
 
     adopted: Adopted | None = None
     runs: RunSet | None = None
+    left: LeftTable | None = None
+
+    def table(self, manifest: Manifest, runs: RunSet) -> Table | None:
+        """Return the table of the writer before, if it has all ids that are not in these runs."""
+        if self.left is None or self.runs is None or self.runs.runs != runs.runs or not self.left.is_of(manifest):
+            return None
+        self.left.table.drop_before(manifest.first_position)
+        return self.left.table
 
 
 def recover(
@@ -124,12 +155,17 @@ def _recover_all(  # noqa: PLR0917
     runs, bad = readable(objects, manifest.memory, held.runs)
     tail = coverage.stretches(manifests, manifest, runs.runs)
     _check_small_enough(manifest, tail, bad)
-    table, start = Table(), manifest.first_position
-    if taken is not None and not bad and _is_of_tail(taken, tail):
-        table.fold(_from_position(taken, tail[0].first_position if tail else manifest.next_position))
-        start = max(start, taken.watermark)
-    producers = _fold_tail(objects.home, manifests, manifest, hasher, taken, table, _unfolded(tail, start))
     uptime_us = max(manifest.uptime_us, taken.uptime_us if taken else 0)
+    usable = taken if taken is not None and not bad and _is_of_tail(taken, tail) else None
+    start = manifest.first_position if usable is None else max(manifest.first_position, usable.watermark)
+    table = None if bad else held.table(manifest, runs)
+    if table is not None:
+        producers = bases.recover_producers(objects.home, manifests, manifest, taken)
+        return Recovered(table, Adopted(0), start, uptime_us, producers, runs)
+    table = Table()
+    if usable is not None:
+        table.fold(_from_position(usable, tail[0].first_position if tail else manifest.next_position))
+    producers = _fold_tail(objects.home, manifests, manifest, hasher, taken, table, _unfolded(tail, start))
     return Recovered(table, Adopted(0), start, uptime_us, producers, runs, tuple(run for run, _ in bad))
 
 

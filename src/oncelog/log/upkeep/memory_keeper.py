@@ -75,10 +75,12 @@ class MemoryKeeper:
         self.ask()
 
     def begin(self) -> None:
-        """Have done what the writer before left undone."""
-        if self._table is not None and (
-            self._worthwhile(self._table) or to_merge(self._readable(self._run.known.manifest))
-        ):
+        """Have done what the writer before left undone. A long merge waits until this one closes a segment: a writer
+        that is closed after each batch would begin it each time, and never end it.
+        """
+        merge = to_merge(self._readable(self._run.known.manifest)) or []
+        is_short = 0 < sum(run.ids for run in merge) <= limits.MEMORY_TABLE_IDS_MAX
+        if self._table is not None and (is_short or self._worthwhile(self._table)):
             self.ask()
         self.ask_if_due()
 

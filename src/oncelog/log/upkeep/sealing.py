@@ -29,6 +29,9 @@ from oncelog.storage.base import LogHome
 _BYTES_MIN = 8 * MIB
 """Background sealing makes no smaller files; at the end of neighbouring segments half of this is enough."""
 
+_PIECES_MAX = 64
+"""So many neighbours are put together however small they are."""
+
 _RAW_FACTOR = 4
 """So many times its size a file may come to when it is not compressed."""
 
@@ -81,13 +84,13 @@ def seal(
 ) -> Iterator[Sealing]:
     """Seal every closed segment, small neighbours together in files of about ``file_bytes``; yield after each file.
 
-    Neighbours whose files are small are put together again. What has less than ``bytes_min`` is left for later, unless
-    too few stores hold it.
+    Neighbours whose files are small are put together again. What has less than ``bytes_min`` is left for later, and so
+    is what is small beside a file that would be written again for it, unless too few stores hold it.
     """
     while True:
         try:
             for group in _groups(home, manifests, known.manifest, file_bytes):
-                is_due = size(group) >= bytes_min or _is_at_risk(home, group)
+                is_due = _is_enough(group, bytes_min) or _is_at_risk(home, group)
                 done = _seal_group(home, manifests, clock, group) if is_due else None
                 if done is not None:
                     yield done
@@ -101,6 +104,17 @@ def seal(
                 raise CorruptionError(message) from error
             known = newer
     collect(home, manifests)
+
+
+def _is_enough(group: Sequence[Segment], bytes_min: int) -> bool:
+    """Tell whether neighbours are worth a file. The largest file among them is written again, so that what comes to it
+    must have ``bytes_min``, or half its size, or be many pieces: ten rows are no reason to write a million.
+    """
+    pieces = list(units(group))
+    largest = max((size(piece) for piece in pieces if piece[0].file is not None), default=0)
+    added = size(group) - largest
+    is_much = added >= bytes_min or 2 * added >= largest or len(pieces) >= _PIECES_MAX
+    return largest + added >= bytes_min and is_much
 
 
 def _is_at_risk(home: LogHome, group: Sequence[Segment]) -> bool:

@@ -1,0 +1,74 @@
+"""The newest manifest: found from what this process knows, and never on top of another log."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from oncelog.errors import NotFound
+from oncelog.format.manifest import Manifest
+from oncelog.log.stored.manifests import Manifests
+from oncelog.settings import LogSettings
+from oncelog.testing.clock import SimulatedClock
+from tests.log.stored.test_manifests_scale import CountedHome
+
+
+def created(home: CountedHome, clock: SimulatedClock, log_id: str = "00") -> Manifests:
+    """Make a log, and return its manifests."""
+    manifests = Manifests(home, clock)
+    manifest = Manifest(name="orders", log_id=log_id, secret=b"", settings=LogSettings(), created_us=0, epoch=1)
+    assert manifests.create(manifest) is not None
+    return manifests
+
+
+def next_epoch(manifest: Manifest) -> Manifest:
+    """Change something."""
+    return msgspec.structs.replace(manifest, epoch=manifest.epoch + 1)
+
+
+def test_what_a_thread_has_seen_others_do_not_read_again() -> None:
+    """A writer and its housekeeper change the manifest in turn. Each read what the other had written, five requests
+    for every look.
+    """
+    clock = SimulatedClock()
+    home = CountedHome(clock)
+    manifests = created(home, clock)
+    old = manifests.newest()
+    assert old is not None
+    newest = [manifests.update(next_epoch, old) for _ in range(3)][-1]
+    assert home.cost(lambda: manifests.newest(old)) == {"exists": 1}
+    assert manifests.newest(old) == newest
+    assert home.cost(manifests.newest)["read"] == 1, "the version says that its body is the known one"
+    assert manifests.newest() == newest
+
+
+def test_a_newer_manifest_of_another_process_is_found() -> None:
+    """What this process has seen last is where it begins to look, not where it ends."""
+    clock = SimulatedClock()
+    home = CountedHome(clock)
+    here, there = created(home, clock), Manifests(home, clock)
+    old = here.newest()
+    assert old is not None
+    here.update(next_epoch, old)
+    newest = [there.update(next_epoch) for _ in range(5)][-1]
+    assert here.newest(old) == newest
+
+
+@pytest.mark.parametrize("versions", [1, 2, 4])
+def test_a_log_that_was_made_again_is_not_changed_as_the_old_one(versions: int) -> None:
+    """However many versions the new log has: fewer than this process has seen of the old one, as many, or more."""
+    clock = SimulatedClock()
+    home = CountedHome(clock)
+    manifests = created(home, clock)
+    old = manifests.newest()
+    assert old is not None
+    manifests.update(next_epoch, old)
+    for key in home.list(""):
+        home.delete(key)
+    new = created(home, clock, log_id="11")
+    for _ in range(versions - 1):
+        new.update(next_epoch)
+    before = new.newest()
+    with pytest.raises(NotFound):
+        manifests.update(next_epoch, old)
+    assert new.newest() == before
