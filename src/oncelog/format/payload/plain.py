@@ -14,7 +14,7 @@ from oncelog.format.payload import arrays
 from oncelog.format.payload.schema import ID, STREAM, TENANT, TYPE, VALUE, schema_of
 from oncelog.types import Record
 
-_BYTES, _TEXT, _NONE = {bytes}, {str, NoneType}, {NoneType}
+_BYTES, _TEXT, _NONE, _NO_IDS = {bytes}, {str, NoneType}, {NoneType}, {None}
 
 
 def payload(records: Sequence[Record]) -> pa.RecordBatch | None:
@@ -47,6 +47,15 @@ def payload(records: Sequence[Record]) -> pa.RecordBatch | None:
         mask |= bit
         columns.append(column)
     return pa.RecordBatch.from_arrays(columns, schema=schema_of(mask))
+
+
+def columns(values: Sequence[bytes], ids: Sequence[str | None]) -> pa.RecordBatch:
+    """Return values and ids that were checked before as a payload."""
+    mask, arranged = VALUE, [arrays.binaries(values)]
+    if set(ids) != _NO_IDS:
+        mask |= ID
+        arranged.append(arrays.texts(ids))
+    return pa.RecordBatch.from_arrays(arranged, schema=schema_of(mask))
 
 
 def _is_bare(records: Sequence[Record]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
@@ -36,25 +36,43 @@ class Ticket(NamedTuple):
     error: OncelogError | None = None
 
 
-Submitted = tuple[Record, int, Any]
-"""A record that was submitted and not looked at yet, its size in bytes, and the token (a future) of its answer."""
+Submitted: TypeAlias = bytes | Record
+"""What was submitted and not looked at yet: a value, or the record if there is more to it than a value and an id."""
+
+
+def record_of(submitted: Submitted, id: str | None) -> Record:
+    """Return the record that was submitted."""
+    return Record(submitted, id) if isinstance(submitted, bytes) else submitted
+
+
+def submitted_bytes(submitted: Sequence[Submitted], ids: Sequence[str | None]) -> int:
+    """Return what records that were submitted are taken to cost."""
+    values = [one if isinstance(one, bytes) else one.value for one in submitted]
+    return sum(map(len, values)) + sum([len(id) for id in ids if id]) + RECORD_OVERHEAD_BYTES * len(values)
 
 
 class Crowd:
     """Tokens that are answered together: by what ``answers`` returns once their records are stored, or by ``error``.
 
     The core does not look into tokens and does not call ``answers``: the driver does both. ``busy``: a thread is
-    answering them now.
+    answering them now. ``pieces``: in how many pieces rows were admitted that have one token. Then ``error`` tells of
+    the last piece, and those before it may be stored.
     """
 
-    __slots__ = ("answers", "busy", "error", "tokens")
+    __slots__ = ("answers", "busy", "error", "pieces", "tokens")
 
     def __init__(
-        self, tokens: Sequence[Any], answers: Callable[[], Sequence[Any]] | None, error: OncelogError | None = None
+        self,
+        tokens: Sequence[Any],
+        answers: Callable[[], Sequence[Any]] | None,
+        error: OncelogError | None = None,
+        *,
+        pieces: int = 1,
     ) -> None:
         self.tokens = tokens
         self.answers = answers
         self.error = error
+        self.pieces = pieces
         self.busy = False
 
 
