@@ -101,7 +101,7 @@ class Submitting(Producing):
             if timeout_s is not TIMEOUT_S:
                 self._deadline(timeout_s)  # for what it refuses
             size_bytes = len(value) + RECORD_OVERHEAD_BYTES + (0 if id is None else len(id))
-            if not self._door.busy and self._committer.submit_at_once(value, id, size_bytes, future):
+            if not self._door.count and self._committer.submit_at_once(value, id, size_bytes, future):
                 return future
         record = self._checked(Record(value, id, stream, type, headers, producer, sequence, tenant))
         deadline_us = self._deadline(timeout_s)

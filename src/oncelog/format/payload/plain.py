@@ -14,7 +14,7 @@ from oncelog.format.payload import arrays
 from oncelog.format.payload.schema import ID, STREAM, TENANT, TYPE, VALUE, schema_of
 from oncelog.types import Record
 
-_BYTES, _TEXT, _NONE, _NO_IDS = {bytes}, {str, NoneType}, {NoneType}, {None}
+_BYTES, _TEXT, _NONE = {bytes}, {str, NoneType}, {NoneType}
 
 
 def payload(records: Sequence[Record]) -> pa.RecordBatch | None:
@@ -52,7 +52,7 @@ def payload(records: Sequence[Record]) -> pa.RecordBatch | None:
 def columns(values: Sequence[bytes], ids: Sequence[str | None]) -> pa.RecordBatch:
     """Return values and ids that were checked before as a payload."""
     mask, arranged = VALUE, [arrays.binaries(values)]
-    if set(ids) != _NO_IDS:
+    if any(ids):  # none is empty
         mask |= ID
         arranged.append(arrays.texts(ids))
     return pa.RecordBatch.from_arrays(arranged, schema=schema_of(mask))

@@ -244,7 +244,12 @@ class Committer:
                 return False
             if not core.has_room(size_bytes, 1):
                 return False
-            self.submit(value, id, size_bytes, future)
+            if not core.submitted:
+                self.start_threads()
+            try:
+                core.submit(value, id, size_bytes, future)
+            except BaseException as error:  # noqa: BLE001
+                self.give_up(error)
         return True
 
     def submit(self, submitted: Submitted, id: str | None, size_bytes: int, future: AckFuture[Ack]) -> None:

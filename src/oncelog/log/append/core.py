@@ -249,7 +249,10 @@ class Core:
 
     def cut_submitted(self, count: int) -> None:
         """Forget the first of what was submitted. Called last: until then only ``submitted`` knows the tokens."""
-        size_bytes = submitted_bytes(self.submitted[:count], self.submitted_ids[:count])
+        if count == len(self.submitted):
+            size_bytes = self.submitted_bytes
+        else:
+            size_bytes = submitted_bytes(self.submitted[:count], self.submitted_ids[:count])
         del self.submitted[:count]
         del self.submitted_ids[:count]
         del self.submitted_tokens[:count]

@@ -48,7 +48,7 @@ def record_of(submitted: Submitted, id: str | None) -> Record:
 def submitted_bytes(submitted: Sequence[Submitted], ids: Sequence[str | None]) -> int:
     """Return what records that were submitted are taken to cost."""
     values = [one if isinstance(one, bytes) else one.value for one in submitted]
-    return sum(map(len, values)) + sum([len(id) for id in ids if id]) + RECORD_OVERHEAD_BYTES * len(values)
+    return sum(map(len, values)) + sum(map(len, filter(None, ids))) + RECORD_OVERHEAD_BYTES * len(values)
 
 
 class Crowd:
