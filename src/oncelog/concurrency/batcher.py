@@ -35,7 +35,9 @@ class Batcher(Backlog, Generic[T]):
         self._bytes_max = bytes_max
         self._changed = threading.Condition()
         self._items: list[T] = []
-        self.count = self._bytes = 0
+        self.count = 0
+        """How much is waiting, or being handled."""
+        self._bytes = 0
         self._taken = self._taken_bytes = 0
         self._thread: threading.Thread | None = None
 
@@ -69,9 +71,7 @@ class Batcher(Backlog, Generic[T]):
             self._changed.notify_all()
 
     def _has_room(self, count: int, size_bytes: int) -> bool:
-        return not self.count or (
-            self.count + count <= self._items_max and self._bytes + size_bytes <= self._bytes_max
-        )
+        return not self.count or (self.count + count <= self._items_max and self._bytes + size_bytes <= self._bytes_max)
 
     def _start(self) -> None:
         if self._thread is None:

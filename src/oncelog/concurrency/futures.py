@@ -94,12 +94,12 @@ class AckFuture(Pending[T]):
         """Tell those who wait for several futures at once, once. The answer is known, and the condition is held."""
         heeders = self._heeded()
         if not heeders.told:
-            heeders.told = True
             for waiter in heeders.waiters:
                 if self._exception is None:
                     waiter.add_result(self)
                 else:
                     waiter.add_exception(self)
+            heeders.told = True
 
     def call_back(self) -> None:
         """Run the callbacks, once. The answer is known, and the condition is not held."""
