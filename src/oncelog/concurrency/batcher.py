@@ -42,11 +42,6 @@ class Batcher(Backlog, Generic[T]):
         self._thread: threading.Thread | None = None
 
     @property
-    def busy(self) -> bool:
-        """Whether something is waiting, or being handled."""
-        return bool(self.count)
-
-    @property
     def waiting(self) -> int:
         """How much is waiting, or being handled."""
         return self.count

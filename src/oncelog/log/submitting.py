@@ -130,7 +130,7 @@ class Submitting(Producing):
         committer.check_open()
         if record.producer is not None:
             self._check_owner(record.producer)
-        if self._door.busy or committer.core.stalled or not committer.core.has_room(size_bytes, 1):
+        if self._door.count or committer.core.stalled or not committer.core.has_room(size_bytes, 1):
             return False
         committer.submit(record, record.id, size_bytes, future)
         return True
