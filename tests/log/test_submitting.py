@@ -313,6 +313,7 @@ def test_plain_records_and_others_keep_their_order(log: Log, count: int) -> None
         value = b"%d" % number
         submitted += [
             {"value": value, "id": f"plain {number}"},
+            {"value": value, "id": f"über {number}"},
             {"value": value},
             {"value": value, "id": f"größer {number}", "stream": "s", "type": "t", "tenant": "x"},
             {"value": value, "headers": {"h": value}},

@@ -119,7 +119,7 @@ class Submitting(Producing):
         committer.room(size_bytes, 1, deadline_us)
         if record.producer is not None:
             self._check_owner(record.producer)
-        committer.submit(record, record.id, size_bytes, future)
+        committer.submit(record, size_bytes, future)
         if committer.core.stalled:
             self._absorb()  # what is stored already need not wait for an outage to end
 
@@ -132,7 +132,7 @@ class Submitting(Producing):
             self._check_owner(record.producer)
         if self._door.count or committer.core.stalled or not committer.core.has_room(size_bytes, 1):
             return False
-        committer.submit(record, record.id, size_bytes, future)
+        committer.submit(record, size_bytes, future)
         return True
 
     def _absorb(self) -> None:

@@ -28,7 +28,7 @@ from oncelog.log.append import tail as tail_module
 from oncelog.log.append.answers import Admitted
 from oncelog.log.append.counters import Counters
 from oncelog.log.append.decisions import Seen
-from oncelog.log.append.groups import Group, Ticket, record_bytes, record_of
+from oncelog.log.append.groups import Group, Ticket, record_bytes, record_of, submitted_as
 from oncelog.log.append.payloads import Keys
 from oncelog.log.append.sequences import Sequences
 from oncelog.log.append.uptime import Uptime
@@ -338,8 +338,7 @@ class World:
         core = self.core
         if core.leaving is None and core.error is None and core.has_room(record_bytes(record), 1):
             token = Token(record)
-            submitted = record.value if record.producer is None else record
-            done, _ = self.event(core.submit, submitted, record.id, record_bytes(record), token)
+            done, _ = self.event(core.submit, submitted_as(record), record.id, record_bytes(record), token)
             if done or any(given is token for given in core.submitted_tokens):
                 self._sent(record)
                 self.tokens.append(token)

@@ -19,9 +19,9 @@ from oncelog.concurrency.futures import AckFuture, Answered, settle
 from oncelog.concurrency.steady import SteadyCondition
 from oncelog.errors import OncelogError, Unavailable, WriterFenced
 from oncelog.log.append.core import ABSORB, BACKOFF_S, INTERRUPTS, PREPARE, TORN, Core, reason_of
-from oncelog.log.append.groups import Crowd, Group, Submitted
+from oncelog.log.append.groups import Crowd, Group, submitted_as
 from oncelog.log.append.open_segment import SegmentRun
-from oncelog.types import Ack
+from oncelog.types import Ack, Record
 
 _T = TypeVar("_T")
 _Given = TypeVarTuple("_Given")
@@ -252,13 +252,13 @@ class Committer:
                 self.give_up(error)
         return True
 
-    def submit(self, submitted: Submitted, id: str | None, size_bytes: int, future: AckFuture[Ack]) -> None:
+    def submit(self, record: Record, size_bytes: int, future: AckFuture[Ack]) -> None:
         """Put a record aside: it is decided together with others that arrive soon after it."""
         core = self.core
         if not core.submitted:
             self.start_threads()
         try:
-            core.submit(submitted, id, size_bytes, future)
+            core.submit(submitted_as(record), record.id, size_bytes, future)
         except BaseException as error:  # noqa: BLE001
             self.give_up(error)
 

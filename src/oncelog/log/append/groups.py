@@ -23,6 +23,12 @@ def record_bytes(record: Record) -> int:
     return len(record.value) + len(record.id or "") + RECORD_OVERHEAD_BYTES
 
 
+def is_plain(record: Record) -> bool:
+    """Tell whether a record has a value, perhaps an id, and nothing else."""
+    labels = (record.stream, record.type, record.headers, record.producer, record.sequence, record.tenant)
+    return labels == NO_LABELS
+
+
 class Ticket(NamedTuple):
     """The decision for one record: its position, now or once ``group`` is stored (-1: no longer known), or the error
     that refuses it.
@@ -38,6 +44,11 @@ class Ticket(NamedTuple):
 
 Submitted: TypeAlias = bytes | Record
 """What was submitted and not looked at yet: a value, or the record if there is more to it than a value and an id."""
+
+
+def submitted_as(record: Record) -> Submitted:
+    """Return what stands for a record that is submitted."""
+    return record.value if is_plain(record) else record
 
 
 def record_of(submitted: Submitted, id: str | None) -> Record:
@@ -135,9 +146,7 @@ class Group:
         """Return the group's record if it has one that is plain: a value, perhaps an id, and nothing else."""
         if self.count != 1 or not self.records:
             return None
-        record = self.records[0]
-        labels = (record.stream, record.type, record.headers, record.producer, record.sequence, record.tenant)
-        return record if labels == NO_LABELS else None
+        return self.records[0] if is_plain(self.records[0]) else None
 
     def payload(self) -> pa.RecordBatch:
         """Return all records as one batch of columns."""
