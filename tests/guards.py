@@ -87,6 +87,27 @@ GUARDS = [
         "tests/log/append/test_append_pipelined.py::test_who_closes_finds_every_future_answered",
     ),
     Guard(
+        "what is submitted does not overtake what stands at the door",
+        "log/submitting.py",
+        "if not self._door.count and self",
+        "if self",
+        "tests/log/test_submitting.py::test_nothing_overtakes_what_stands_at_the_door",
+    ),
+    Guard(
+        "nothing is submitted to a writer that leaves",
+        "log/append/committer.py",
+        "if core.error is not None or core.leaving is not None or core.failures",
+        "if core.failures",
+        "tests/log/append/test_append_unanswered.py::TestLeaving::test_nothing_is_taken_while_the_segment_is_being_closed",
+    ),
+    Guard(
+        "a fenced writer says unknown of rows whose first pieces may be stored",
+        "log/append/committer.py",
+        "if crowd.pieces > 1 and",
+        "if False and",
+        "tests/log/test_submitting.py::test_a_fenced_writer_says_unknown_of_a_table_in_pieces",
+    ),
+    Guard(
         "a no is said only by the holder of the log",
         "streams/event_writer.py",
         "            inner.check_held(writer)\n        except WriterFenced:\n            self.leave(writer)",

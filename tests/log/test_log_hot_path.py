@@ -28,7 +28,7 @@ CONTENT_CALLS_PER_ROW_MAX = 5
 APPEND_CALLS_MAX = 105
 """Five of them look whether the file that is synced is still the one of its name; one counts the latency."""
 
-SUBMIT_CALLS_MAX = 28
+SUBMIT_CALLS_MAX = 19
 
 
 @pytest.fixture(params=["explicit", "content", "off"])
@@ -204,3 +204,21 @@ def test_one_submit_makes_few_calls(log: Log) -> None:
             for number in range(50)
         )
     assert calls <= SUBMIT_CALLS_MAX, f"{calls} calls a submit"
+
+
+def test_what_was_submitted_is_decided_and_answered_without_a_call_each(log: Log) -> None:
+    """Records that were submitted one by one become columns, and their futures are answered together."""
+    explicit = log.settings.idempotence == "explicit"
+    numbers = itertools.count()
+
+    def storing(writer: Writer, rows: int) -> Callable[[], object]:
+        for number in itertools.islice(numbers, rows):
+            writer.submit(b"%0100d" % number, id=f"order-{number}" if explicit else None)
+        return writer.flush
+
+    with log.writer() as writer:
+        writer.append(b"first")
+        writer._committer.start_threads = lambda: None  # type: ignore[method-assign] # this thread stores
+        calls = calls_per_extra_row(lambda rows: storing(writer, rows))
+        del writer._committer.start_threads
+    assert calls < CALLS_PER_ROW_MAX, f"{calls} calls a record"

@@ -176,6 +176,28 @@ def test_a_full_door_fails_the_answer() -> None:
         assert len(values(stuck.log)) <= 250
 
 
+def test_nothing_overtakes_what_stands_at_the_door(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plain record is put aside at once if there is room, but not if records of its loop still queue before it."""
+    go = threading.Event()
+
+    async def main(writer: Writer) -> list[int | None]:
+        admit = writer._admit_many
+
+        def admit_later(*given: Any) -> Any:
+            assert go.wait(LONG_S)
+            return admit(*given)
+
+        monkeypatch.setattr(writer, "_admit_many", admit_later)
+        many = writer.submit_many([Record(b"0"), Record(b"1")])
+        one = writer.submit(b"2")
+        go.set()
+        return [ack.position for ack in (*await many, await one)]
+
+    with log.writer() as writer:
+        assert asyncio.run(main(writer)) == [0, 1, 2]
+    assert values(log) == [b"0", b"1", b"2"]
+
+
 def test_closing_stores_what_stands_at_the_door() -> None:
     """Leaving ``async with`` flushes: what was submitted and not awaited is stored, in its order."""
     stuck = Stuck(LogSettings(pending_records=100))
@@ -281,3 +303,51 @@ def test_producers_submit_in_order(log: Log) -> None:
         asyncio.run(main(writer))
         assert writer.producers()["importer"].last_sequence == 5
     assert values(log) == [b"%d" % number for number in range(6)]
+
+
+@pytest.mark.parametrize("count", [3, 100])
+def test_plain_records_and_others_keep_their_order(log: Log, count: int) -> None:
+    """Records with nothing but a value and an id are put aside as such: those with more among them lose nothing."""
+    submitted: list[dict[str, Any]] = []
+    for number in range(count):
+        value = b"%d" % number
+        submitted += [
+            {"value": value, "id": f"plain {number}"},
+            {"value": value, "id": f"über {number}"},
+            {"value": value},
+            {"value": value, "id": f"größer {number}", "stream": "s", "type": "t", "tenant": "x"},
+            {"value": value, "headers": {"h": value}},
+            {"value": value, "producer": "p", "sequence": number},
+        ]
+    with log.writer() as writer:
+        pendings = [writer.submit(**given) for given in submitted]
+        assert [pending.result(LONG_S).position for pending in pendings] == list(range(len(submitted)))
+    names = ("value", "id", "stream", "type", "headers", "tenant", "producer", "sequence")
+    stored = [{name: getattr(entry, name) for name in names} for entry in log.read()]
+    assert stored == [{name: given.get(name) for name in names} for given in submitted]
+
+
+def test_what_is_known_is_answered_during_an_outage(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A retry of a stored record needs no storage: it does not wait for records that do."""
+    tried, back = threading.Semaphore(0), threading.Event()
+
+    with log.writer() as writer:
+        first = writer.append(b"v", id="1")
+        store = writer._run.append
+
+        def append(group: Any) -> int:
+            tried.release()
+            if not back.is_set():
+                message = "storage is down"
+                raise Unavailable(message, outcome="unknown")
+            return store(group)
+
+        monkeypatch.setattr(writer._run, "append", append)
+        new = writer.submit(b"w", id="2")
+        for _ in range(2):  # at the second attempt the failure of the first is known
+            assert tried.acquire(timeout=LONG_S)
+        known = writer.submit(b"v", id="1").result(LONG_S)
+        assert (known.position, known.duplicate) == (first.position, True)
+        assert not new.done()
+        back.set()
+        assert new.result(LONG_S).position == 1

@@ -35,19 +35,16 @@ class Batcher(Backlog, Generic[T]):
         self._bytes_max = bytes_max
         self._changed = threading.Condition()
         self._items: list[T] = []
-        self._count = self._bytes = 0
+        self.count = 0
+        """How much is waiting, or being handled."""
+        self._bytes = 0
         self._taken = self._taken_bytes = 0
         self._thread: threading.Thread | None = None
 
     @property
-    def busy(self) -> bool:
-        """Whether something is waiting, or being handled."""
-        return bool(self._count)
-
-    @property
     def waiting(self) -> int:
         """How much is waiting, or being handled."""
-        return self._count
+        return self.count
 
     def put(self, item: T, *, count: int = 1, size_bytes: int = 0, timeout_s: float | None = 0.0) -> None:
         """Leave an item. Without room, wait for it up to ``timeout_s``, but never on an event loop.
@@ -58,20 +55,18 @@ class Batcher(Backlog, Generic[T]):
             if not self._has_room(count, size_bytes) and not on_loop():
                 self._changed.wait_for(lambda: self._has_room(count, size_bytes), timeout_s)
             if not self._has_room(count, size_bytes):
-                message = f"{self._count} calls ({self._bytes} bytes) are waiting, which is as many as may: slow down"
+                message = f"{self.count} calls ({self._bytes} bytes) are waiting, which is as many as may: slow down"
                 raise Unavailable(message)
             self._start()
             self._items.append(item)
-            self._count += count
+            self.count += count
             self._bytes += size_bytes
             self._taken += count
             self._taken_bytes += size_bytes
             self._changed.notify_all()
 
     def _has_room(self, count: int, size_bytes: int) -> bool:
-        return not self._count or (
-            self._count + count <= self._items_max and self._bytes + size_bytes <= self._bytes_max
-        )
+        return not self.count or (self.count + count <= self._items_max and self._bytes + size_bytes <= self._bytes_max)
 
     def _start(self) -> None:
         if self._thread is None:
@@ -98,11 +93,11 @@ class Batcher(Backlog, Generic[T]):
                 self._handle(items)
             finally:
                 with self._changed:
-                    self._count -= taken
+                    self.count -= taken
                     self._bytes -= taken_bytes
                     self._changed.notify_all()
 
     def wait_idle(self, timeout_s: float | None) -> bool:
         """Return whether all that was left here was handled within the time."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._count, timeout_s)
+            return self._changed.wait_for(lambda: not self.count, timeout_s)

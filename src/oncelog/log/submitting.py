@@ -15,12 +15,12 @@ from oncelog import arguments
 from oncelog.concurrency.batcher import Batcher
 from oncelog.concurrency.futures import AckFuture, settle
 from oncelog.concurrency.pending import Pending, failed, on_loop
-from oncelog.errors import OncelogError, Unavailable, WriterFenced
+from oncelog.errors import OncelogError, Unavailable
 from oncelog.format.payload.tables import Tabular, table_of
 from oncelog.handle import weakly
 from oncelog.log.append.absorber import Absorber
 from oncelog.log.append.answers import Admitted
-from oncelog.log.append.groups import Crowd, record_bytes
+from oncelog.log.append.groups import RECORD_OVERHEAD_BYTES, Crowd, record_bytes
 from oncelog.log.producer_sessions import Producing
 from oncelog.settings import TIMEOUT_S, LogSettings
 from oncelog.types import Ack, ColumnAcks, Record
@@ -34,18 +34,6 @@ class Submission(NamedTuple):
     admitted: Admitted
     pieces: int
     answer: Callable[[], Any]
-
-
-class RowsFuture(AckFuture[Any]):
-    """The answer to rows that were admitted in one or more pieces."""
-
-    pieces = 1
-
-    def finish(self, answer: Any) -> None:
-        """Take the answer. What tells of the last piece says nothing of those before it, which may be stored."""
-        if self.pieces > 1 and isinstance(answer, WriterFenced):
-            answer = WriterFenced(str(answer), outcome="unknown")
-        super().finish(answer)
 
 
 class Knock(NamedTuple):
@@ -107,23 +95,27 @@ class Submitting(Producing):
         Blocks only while too much is pending, at most ``timeout_s``. On an event loop it never blocks: as much again
         may queue, and then the future fails with ``Unavailable``, not written.
         """
-        record = Record(value, id, stream, type, headers, producer, sequence, tenant)
+        future: AckFuture[Ack] = AckFuture(self._committer.answered)
         is_bare = stream is None and type is None and headers is None and tenant is None  # by far the most are
-        if not (is_bare and producer is None and sequence is None and self._is_plain(value, id)):
-            record = self._checked(record)
-        size_bytes = record_bytes(record)
+        if is_bare and producer is None and sequence is None and self._is_plain(value, id):
+            if timeout_s is not TIMEOUT_S:
+                self._deadline(timeout_s)  # for what it refuses
+            size_bytes = len(value) + RECORD_OVERHEAD_BYTES + (0 if id is None else len(id))
+            if not self._door.count and self._committer.submit_at_once(value, id, size_bytes, future):
+                return future
+        record = self._checked(Record(value, id, stream, type, headers, producer, sequence, tenant))
         deadline_us = self._deadline(timeout_s)
-        committer = self._committer
-        future: AckFuture[Ack] = AckFuture(committer.answered)
-        if on_loop():
-            self._submit_on_loop(record, size_bytes, deadline_us, future)
-            return future
-        committer.locked(self._put_aside, record, size_bytes, deadline_us, future)
+        admit = partial(self._committer.locked, self._put_aside, record, deadline_us, future)
+        if not on_loop():
+            admit()
+        elif not self._committer.locked(self._put_aside_at_once, record, future):
+            self._knock(admit, future, 1, record_bytes(record))
         return future
 
-    def _put_aside(self, record: Record, size_bytes: int, deadline_us: int | None, future: AckFuture[Ack]) -> None:
+    def _put_aside(self, record: Record, deadline_us: int | None, future: AckFuture[Ack]) -> None:
         """Put a record aside as soon as there is room. The committer's lock is held."""
         committer = self._committer
+        size_bytes = record_bytes(record)
         committer.room(size_bytes, 1, deadline_us)
         if record.producer is not None:
             self._check_owner(record.producer)
@@ -131,20 +123,14 @@ class Submitting(Producing):
         if committer.core.stalled:
             self._absorb()  # what is stored already need not wait for an outage to end
 
-    def _submit_on_loop(self, record: Record, size_bytes: int, deadline_us: int | None, future: AckFuture[Ack]) -> None:
-        """Put a record aside if that needs no wait and no storage, else have it queue at the door."""
-        locked = self._committer.locked
-        if not locked(self._put_aside_at_once, record, size_bytes, future):
-            admit = partial(locked, self._put_aside, record, size_bytes, deadline_us, future)
-            self._knock(admit, future, 1, size_bytes)
-
-    def _put_aside_at_once(self, record: Record, size_bytes: int, future: AckFuture[Ack]) -> bool:
+    def _put_aside_at_once(self, record: Record, future: AckFuture[Ack]) -> bool:
         """Put a record aside if that needs no wait and no storage; tell whether it was. The lock is held."""
         committer = self._committer
+        size_bytes = record_bytes(record)
         committer.check_open()
         if record.producer is not None:
             self._check_owner(record.producer)
-        if self._door.busy or committer.core.stalled or not committer.core.has_room(size_bytes, 1):
+        if self._door.count or committer.core.stalled or not committer.core.has_room(size_bytes, 1):
             return False
         committer.submit(record, size_bytes, future)
         return True
@@ -194,7 +180,7 @@ class Submitting(Producing):
         self, given: Callable[[], _T], admit: Callable[[_T, int | None], Submission], timeout_s: float | None
     ) -> Pending[Any]:
         """Admit rows, here or at the door; return what has their answer. Every error is in it."""
-        future = RowsFuture(self._committer.answered)
+        future: AckFuture[Any] = AckFuture(self._committer.answered)
         try:
             self._check_usable()
             taken = given()
@@ -207,10 +193,9 @@ class Submitting(Producing):
             return failed(error)
         return future
 
-    def _answer_later(self, submission: Submission, future: RowsFuture) -> None:
+    def _answer_later(self, submission: Submission, future: AckFuture[Any]) -> None:
         """Have a future answered when the last group of the rows is stored."""
-        future.pieces = submission.pieces
-        crowd = Crowd([future], lambda: [submission.answer()])
+        crowd = Crowd([future], lambda: [submission.answer()], pieces=submission.pieces)
         self._committer.locked(self._committer.answer_with, submission.admitted.newest, crowd)
 
     # The door.

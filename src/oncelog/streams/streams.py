@@ -151,7 +151,7 @@ class Streams(Handle):
             judged = _Judged(self._event_writer.judge, stream, self._records(stream, events), check_expected(expected))
             if not judged.records:
                 pending.set_result([])
-            elif on_loop() or self._submitted.busy:
+            elif on_loop() or self._submitted.count:
                 size_bytes = sum(len(record.value) for record in judged.records)
                 self._submitted.put(
                     lambda: self._submit(judged, wait_s, timeout_s, pending), size_bytes=size_bytes, timeout_s=timeout_s

@@ -28,7 +28,7 @@ from oncelog.log.append import tail as tail_module
 from oncelog.log.append.answers import Admitted
 from oncelog.log.append.counters import Counters
 from oncelog.log.append.decisions import Seen
-from oncelog.log.append.groups import Group, Ticket, record_bytes
+from oncelog.log.append.groups import Group, Ticket, record_bytes, record_of, submitted_as
 from oncelog.log.append.payloads import Keys
 from oncelog.log.append.sequences import Sequences
 from oncelog.log.append.uptime import Uptime
@@ -338,8 +338,8 @@ class World:
         core = self.core
         if core.leaving is None and core.error is None and core.has_room(record_bytes(record), 1):
             token = Token(record)
-            done, _ = self.event(core.submit, record, record_bytes(record), token)
-            if done or any(given is token for _, _, given in core.submitted):
+            done, _ = self.event(core.submit, submitted_as(record), record.id, record_bytes(record), token)
+            if done or any(given is token for given in core.submitted_tokens):
                 self._sent(record)
                 self.tokens.append(token)
 
@@ -348,7 +348,7 @@ class World:
         core = self.core
         if not core.submitted or core.error is not None:
             return
-        records = [record for record, _, _ in core.submitted]
+        records = list(map(record_of, core.submitted, core.submitted_ids))
         chance = self.random.random()
         if chance < 0.05 and all(record.producer is None for record in records):
             self.event(core.reject, len(records), Unavailable("no run can be read"))
@@ -588,7 +588,9 @@ class World:
         assert len(core.offered) <= core.in_flight_max
         assert core.pending_bytes == sum(group.size_bytes for group in groups)
         assert core.failures == sum(group.attempts for group in core.offered)
-        assert core.submitted_bytes == sum(size for _, size, _ in core.submitted)
+        records = list(map(record_of, core.submitted, core.submitted_ids))
+        assert len(records) == len(core.submitted_ids) == len(core.submitted_tokens)
+        assert core.submitted_bytes == sum(map(record_bytes, records))
         assert core.window.pending_count == sum(group.ids for group in groups)
         pending = core.next_position - core.stored_position + len(core.submitted)
         assert pending <= SETTINGS.pending_records

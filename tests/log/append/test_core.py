@@ -64,6 +64,9 @@ MISTAKES = {
         "del self.submitted[:count]",
         "del self.submitted[1:count]",
     ),
+    "the id of a record that was decided stays": ("core.py", "        del self.submitted_ids[:count]\n", ""),
+    "the token of a record that was decided stays": ("core.py", "        del self.submitted_tokens[:count]\n", ""),
+    "the first of what was submitted cost as much as all": ("core.py", "if count == len(self.submitted):", "if True:"),
     "what was submitted is never decided": ("core.py", "if self.submitted and not self.absorbing:", "if False:"),
     "what was told is told again": ("core.py", "if crowd not in answered]", "]"),
     "an id stays pending": (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +19,7 @@ def binaries(values: Sequence[bytes]) -> pa.Array:
     >>> binaries([b"a", b"", b"bc"]).to_pylist()
     [b'a', b'', b'bc']
     """
-    return _array(pa.binary(), b"".join(values), list(map(len, values)), None)
+    return _array(pa.binary(), b"".join(values), values, None)
 
 
 def texts(values: Sequence[str | None]) -> pa.Array:
@@ -28,19 +28,26 @@ def texts(values: Sequence[str | None]) -> pa.Array:
     >>> texts(["a", None, "ü"]).to_pylist()
     ['a', None, 'ü']
     """
-    if None not in values:
-        joined = "".join(values)  # type: ignore[arg-type]
-        if joined.isascii():
-            return _array(pa.string(), joined.encode(), list(map(len, values)), None)  # type: ignore[arg-type]
+    joined = _joined(values)
+    if joined is not None and joined.isascii():
+        return _array(pa.string(), joined.encode(), values, None)  # type: ignore[arg-type]
     return texts_of_utf8([None if value is None else value.encode() for value in values])
+
+
+def _joined(values: Sequence[str | None]) -> str | None:
+    """Return strings as one, or ``None`` if some are missing: to look for those first would take longer."""
+    try:
+        return "".join(values)  # type: ignore[arg-type]
+    except TypeError:
+        return None
 
 
 def texts_of_utf8(values: Sequence[bytes | None]) -> pa.Array:
     """Return encoded strings, some of them perhaps missing, as a string array. That they are UTF-8 is not checked."""
     if None not in values:
-        return _array(pa.string(), b"".join(values), list(map(len, values)), None)  # type: ignore[arg-type]
+        return _array(pa.string(), b"".join(values), values, None)  # type: ignore[arg-type]
     present = [value or b"" for value in values]
-    return _array(pa.string(), b"".join(present), list(map(len, present)), [value is not None for value in values])
+    return _array(pa.string(), b"".join(present), present, [value is not None for value in values])
 
 
 def integers(values: NDArray[np.int64], valid: NDArray[np.bool_] | None = None) -> pa.Array:
@@ -62,14 +69,14 @@ def booleans(values: NDArray[np.bool_]) -> pa.Array:
     return pa.Array.from_buffers(pa.bool_(), len(values), [None, pa.py_buffer(np.packbits(values, bitorder="little"))])
 
 
-def _array(kind: pa.DataType, data: bytes, sizes: list[int], valid: list[bool] | None) -> pa.Array:
+def _array(kind: pa.DataType, data: bytes, parts: Sequence[Sized], valid: list[bool] | None) -> pa.Array:
     if len(data) > _BYTES_MAX:
         message = f"{len(data)} bytes in one column: append in parts of less than 2 GiB"
         raise InvalidArgument(message)
-    offsets = np.zeros(len(sizes) + 1, np.int32)
-    np.cumsum(sizes, out=offsets[1:])
+    offsets = np.zeros(len(parts) + 1, np.int32)
+    np.cumsum(np.fromiter(map(len, parts), np.int32, len(parts)), out=offsets[1:])
     bitmap = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
-    return pa.Array.from_buffers(kind, len(sizes), [bitmap, pa.py_buffer(offsets), pa.py_buffer(data)])
+    return pa.Array.from_buffers(kind, len(parts), [bitmap, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
 def numbers(array: pa.Array) -> NDArray[np.int64]:

@@ -49,6 +49,15 @@ def payload(records: Sequence[Record]) -> pa.RecordBatch | None:
     return pa.RecordBatch.from_arrays(columns, schema=schema_of(mask))
 
 
+def columns(values: Sequence[bytes], ids: Sequence[str | None]) -> pa.RecordBatch:
+    """Return values and ids that were checked before as a payload."""
+    mask, arranged = VALUE, [arrays.binaries(values)]
+    if any(ids):  # none is empty
+        mask |= ID
+        arranged.append(arrays.texts(ids))
+    return pa.RecordBatch.from_arrays(arranged, schema=schema_of(mask))
+
+
 def _is_bare(records: Sequence[Record]) -> bool:
     """Tell in one pass whether all records have a value, perhaps an id, and nothing else: most are so."""
     labelled = [

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import pyarrow as pa
 
 from oncelog.dedup.identity import Hasher
 from oncelog.dedup.window import DedupWindow
 from oncelog.errors import OncelogError
+from oncelog.format.payload import plain
 from oncelog.log.append import payloads
 from oncelog.log.append.answers import Answers
 from oncelog.log.append.core import TORN
 from oncelog.log.append.decider import Decider, Name
-from oncelog.log.append.groups import Submitted
+from oncelog.log.append.groups import Submitted, record_of
 from oncelog.log.append.session import WriterSession
 from oncelog.log.memory.recall import Looked
 from oncelog.types import Record
@@ -36,6 +37,13 @@ class _Prepared(NamedTuple):
 
     piece: pa.RecordBatch
     keys: payloads.Keys | None
+
+
+def _payload(submitted: Sequence[Submitted], ids: Sequence[str | None]) -> pa.RecordBatch:
+    """Return checked records in columns."""
+    if set(map(type, submitted)) == {bytes}:
+        return plain.columns(cast("Sequence[bytes]", submitted), ids)
+    return payloads.payload_of(list(map(record_of, submitted, ids)))
 
 
 class Absorber:
@@ -66,10 +74,11 @@ class Absorber:
             if self._recall.view.any:
                 self._decide_apart()
             elif len(core.submitted) >= COLUMNS_MIN:
-                for given in self._prepared(core.submitted):
+                for given in self._prepared(core.submitted, core.submitted_ids):
                     self._absorb(given, None)
             else:
-                names = [name_of(record, self._hasher, core.window) for record, _, _ in core.submitted]
+                records = map(record_of, core.submitted, core.submitted_ids)
+                names = [name_of(record, self._hasher, core.window) for record in records]
                 self._decider.absorb(names, self._answers.one, self._clock.elapsed_us())
         except BaseException as error:  # noqa: BLE001
             committer.give_up(error)
@@ -80,9 +89,9 @@ class Absorber:
         found = None if looked is None else looked.found
         self._decider.absorb_rows(given.piece, given.keys, found, self._answers.rows, self._clock.elapsed_us())
 
-    def _prepared(self, submitted: Sequence[Submitted]) -> list[_Prepared]:
+    def _prepared(self, submitted: Sequence[Submitted], ids: Sequence[str | None]) -> list[_Prepared]:
         """Return records in columns, in pieces of a block, with their keys."""
-        payload = payloads.payload_of([record for record, _, _ in submitted])
+        payload = _payload(submitted, ids)
         return [
             _Prepared(piece, payloads.keys_of(piece, self._hasher, self._core.window))
             for piece in payloads.pieces(payload, self._settings)
@@ -91,11 +100,11 @@ class Absorber:
     def _decide_apart(self) -> None:
         """Decide piece by piece, each looked up without the lock. If the runs cannot be asked, refuse the rest."""
         core, committer = self._core, self._committer
-        submitted = tuple(core.submitted)
+        submitted, ids = tuple(core.submitted), tuple(core.submitted_ids)  # more may come meanwhile
         left = len(submitted)
         try:
             core.absorbing = True
-            for given in committer.unlocked(lambda: self._prepared(submitted)):
+            for given in committer.unlocked(lambda: self._prepared(submitted, ids)):
                 looked = self._look(given)
                 committer.check()  # it may have ended meanwhile
                 self._absorb(given, looked)

@@ -29,12 +29,11 @@ from oncelog.dedup.table import Table
 from oncelog.errors import Closed, CorruptionError, OncelogError, WriterFenced
 from oncelog.log.append.counters import Counters
 from oncelog.log.append.decisions import Seen
-from oncelog.log.append.groups import Crowd, Group, Submitted
+from oncelog.log.append.groups import Crowd, Group, Submitted, submitted_bytes
 from oncelog.log.append.sequences import Sequences
 from oncelog.log.append.tail import SegmentTail
 from oncelog.log.append.uptime import Uptime
 from oncelog.settings import LogSettings
-from oncelog.types import Record
 
 TORN: Final = Closed("an event of the append core was interrupted")
 """``Core.error`` while an event runs, and after one that was interrupted. It is never raised."""
@@ -88,6 +87,8 @@ class Core:
         self.pending_bytes = 0
         self.failures = 0
         self.submitted: list[Submitted] = []
+        self.submitted_ids: list[str | None] = []
+        self.submitted_tokens: list[Any] = []
         self.submitted_bytes = 0
         self.unanswered: list[Crowd] = []
         self.error: OncelogError | None = None
@@ -248,23 +249,30 @@ class Core:
 
     def cut_submitted(self, count: int) -> None:
         """Forget the first of what was submitted. Called last: until then only ``submitted`` knows the tokens."""
-        size_bytes = sum(size for _, size, _ in self.submitted[:count])
+        if count == len(self.submitted):
+            size_bytes = self.submitted_bytes
+        else:
+            size_bytes = submitted_bytes(self.submitted[:count], self.submitted_ids[:count])
         del self.submitted[:count]
+        del self.submitted_ids[:count]
+        del self.submitted_tokens[:count]
         self.submitted_bytes -= size_bytes
 
     # Events.
 
-    def submit(self, record: Record, size_bytes: int, token: Any) -> None:
+    def submit(self, submitted: Submitted, id: str | None, size_bytes: int, token: Any) -> None:
         """Put a record aside; nothing is decided."""
         self.error = TORN
         self.submitted_bytes += size_bytes
-        self.submitted.append((record, size_bytes, token))
+        self.submitted_tokens.append(token)
+        self.submitted_ids.append(id)
+        self.submitted.append(submitted)
         self.error = None
 
     def reject(self, count: int, error: OncelogError) -> None:
         """Refuse the first of what was submitted: nobody can tell now whether they are new."""
         self.error = TORN
-        self.unanswered.append(Crowd([token for _, _, token in self.submitted[:count]], None, error))
+        self.unanswered.append(Crowd(self.submitted_tokens[:count], None, error))
         self.cut_submitted(count)
         self.error = None
 
@@ -395,12 +403,12 @@ class Core:
         unoffered = WriterFenced(str(error), outcome="not written") if isinstance(error, WriterFenced) else error
         for group in (*self.offered, *self.waiting):
             self._fail(group, unoffered if group.state == "waiting" else error)
-        if self.submitted:
+        if self.submitted_tokens:
             if self._unsubmitted is None:
-                self._unsubmitted = Crowd([token for _, _, token in self.submitted], None, unoffered)
+                self._unsubmitted = Crowd(list(self.submitted_tokens), None, unoffered)
             if self._unsubmitted not in self.unanswered:
                 self.unanswered.append(self._unsubmitted)
-            self.submitted = []
+        self.submitted, self.submitted_ids, self.submitted_tokens = [], [], []
         self.submitted_bytes = self.failures = 0
         self.offered.clear()
         self.waiting.clear()

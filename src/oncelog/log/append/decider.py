@@ -22,7 +22,7 @@ from oncelog.log.append import decisions
 from oncelog.log.append.answers import RECALLED_US, Admitted
 from oncelog.log.append.core import TORN, Core
 from oncelog.log.append.decisions import Judged
-from oncelog.log.append.groups import RECORD_OVERHEAD_BYTES, Crowd, Group, Ticket
+from oncelog.log.append.groups import RECORD_OVERHEAD_BYTES, Crowd, Group, Ticket, record_bytes, record_of
 from oncelog.log.append.payloads import Keys
 from oncelog.log.memory.quest import Found
 from oncelog.log.memory.recall import LookedOne
@@ -295,8 +295,9 @@ class Decider:
         core.error = TORN
         uptime_us = core.uptime.at(now_us)
         self._counters.attempts += len(names)
-        for name, (record, size_bytes, token) in zip(names, core.submitted, strict=False):
-            ticket = self._one(record, size_bytes, name, None, uptime_us)
+        records = list(map(record_of, core.submitted, core.submitted_ids))
+        for name, record, token in zip(names, records, core.submitted_tokens, strict=False):
+            ticket = self._one(record, record_bytes(record), name, None, uptime_us)
             crowds = core.unanswered if ticket.group is None else ticket.group.crowds
             crowds.append(Crowd([token], partial(_listed, answer, ticket, record.id)))
         core.cut_submitted(len(names))
@@ -308,7 +309,7 @@ class Decider:
         """Decide the first of what was submitted, in columns; note the tokens to answer with their groups."""
         core = self._core
         core.error = TORN
-        tokens = [token for _, _, token in core.submitted[: piece.num_rows]]
+        tokens = core.submitted_tokens[: piece.num_rows]
         admitted = self._rows(piece, keys, recalled, core.uptime.at(now_us))
         if admitted.new.all():
             admitted.groups[0].crowds.append(Crowd(tokens, partial(answer, admitted)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
@@ -23,6 +23,12 @@ def record_bytes(record: Record) -> int:
     return len(record.value) + len(record.id or "") + RECORD_OVERHEAD_BYTES
 
 
+def is_plain(record: Record) -> bool:
+    """Tell whether a record has a value, perhaps an id, and nothing else."""
+    labels = (record.stream, record.type, record.headers, record.producer, record.sequence, record.tenant)
+    return labels == NO_LABELS
+
+
 class Ticket(NamedTuple):
     """The decision for one record: its position, now or once ``group`` is stored (-1: no longer known), or the error
     that refuses it.
@@ -36,25 +42,48 @@ class Ticket(NamedTuple):
     error: OncelogError | None = None
 
 
-Submitted = tuple[Record, int, Any]
-"""A record that was submitted and not looked at yet, its size in bytes, and the token (a future) of its answer."""
+Submitted: TypeAlias = bytes | Record
+"""What was submitted and not looked at yet: a value, or the record if there is more to it than a value and an id."""
+
+
+def submitted_as(record: Record) -> Submitted:
+    """Return what stands for a record that is submitted."""
+    return record.value if is_plain(record) else record
+
+
+def record_of(submitted: Submitted, id: str | None) -> Record:
+    """Return the record that was submitted."""
+    return Record(submitted, id) if isinstance(submitted, bytes) else submitted
+
+
+def submitted_bytes(submitted: Sequence[Submitted], ids: Sequence[str | None]) -> int:
+    """Return what records that were submitted are taken to cost."""
+    values = [one if isinstance(one, bytes) else one.value for one in submitted]
+    return sum(map(len, values)) + sum(map(len, filter(None, ids))) + RECORD_OVERHEAD_BYTES * len(values)
 
 
 class Crowd:
     """Tokens that are answered together: by what ``answers`` returns once their records are stored, or by ``error``.
 
     The core does not look into tokens and does not call ``answers``: the driver does both. ``busy``: a thread is
-    answering them now.
+    answering them now. ``pieces``: in how many pieces rows were admitted that have one token. Then ``error`` tells of
+    the last piece, and those before it may be stored.
     """
 
-    __slots__ = ("answers", "busy", "error", "tokens")
+    __slots__ = ("answers", "busy", "error", "pieces", "tokens")
 
     def __init__(
-        self, tokens: Sequence[Any], answers: Callable[[], Sequence[Any]] | None, error: OncelogError | None = None
+        self,
+        tokens: Sequence[Any],
+        answers: Callable[[], Sequence[Any]] | None,
+        error: OncelogError | None = None,
+        *,
+        pieces: int = 1,
     ) -> None:
         self.tokens = tokens
         self.answers = answers
         self.error = error
+        self.pieces = pieces
         self.busy = False
 
 
@@ -117,9 +146,7 @@ class Group:
         """Return the group's record if it has one that is plain: a value, perhaps an id, and nothing else."""
         if self.count != 1 or not self.records:
             return None
-        record = self.records[0]
-        labels = (record.stream, record.type, record.headers, record.producer, record.sequence, record.tenant)
-        return record if labels == NO_LABELS else None
+        return self.records[0] if is_plain(self.records[0]) else None
 
     def payload(self) -> pa.RecordBatch:
         """Return all records as one batch of columns."""
