@@ -113,8 +113,8 @@ def test_single_message_is_parsed_only_if_exactly_so(value: bytes, record_id: by
     mask = schema.VALUE if record_id is None else schema.VALUE | schema.ID
     message = single.message(value, record_id)
     assert single.parse(b"12345678" + message, 8, mask) == (value, record_id)
-    front = len(message) - len(value) - len(record_id or b"") - 24
-    for at in range(0, max(front, 0), 3):
+    front = 8 + int.from_bytes(message[4:8], "little")
+    for at in range(0, front, 3):
         changed = message[:at] + bytes([message[at] ^ 0x55]) + message[at + 1 :]
         assert single.parse(changed, 0, mask) is None
     for end in range(0, front, 5):
