@@ -99,7 +99,7 @@ class Writer:
     def add_singly(self, keys: list[list[int]]) -> None:
         """Add one, commit it, and evict, for each key."""
         for high, low in keys:
-            self.window.add_one(high, low, self.position, low)
+            self.window.find_or_add_one(high, low, self.position, low)
             self.position += 1
             self.window.commit(self.position, self.position, self.position)
             self.window.evict(self.position)

@@ -46,10 +46,17 @@ GUARDS = [
     Guard(
         "a block counts as stored only when its sync has succeeded",
         "storage/local/segment_writer.py",
-        "        try:\n            self._write(descriptor, block, end, entries)\n",
-        "        self._count += 1\n        try:\n            self._write(descriptor, block, end, entries)\n"
+        "            self._sync(descriptor, end, entries)\n",
+        "            self._count += 1\n            self._sync(descriptor, end, entries)\n"
         "            self._count -= 1\n",
         "tests/storage/local/test_home_crash.py::test_a_failed_sync_is_not_believed_the_second_time",
+    ),
+    Guard(
+        "a block that was begun is written again after a failure",
+        "storage/local/segment_writer.py",
+        "descriptor, is_begun = self._reopen(), False",
+        "descriptor = self._reopen()",
+        "tests/storage/local/test_home_crash.py::test_a_block_that_was_begun_is_written_again_after_a_failure[sync]",
     ),
     Guard(
         "nothing is acknowledged into a file that nobody can find",

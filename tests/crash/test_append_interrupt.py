@@ -22,7 +22,6 @@ import oncelog
 from oncelog import LogSettings, Window
 from oncelog.errors import Closed
 from oncelog.log.append.absorber import COLUMNS_MIN
-from oncelog.log.append.groups import Group
 from oncelog.log.append.open_segment import SegmentRun
 from oncelog.log.ingest.adopter import Adopter
 from oncelog.log.writer import Writer
@@ -221,8 +220,8 @@ def test_another_threads_lock_is_not_given_back(tmp_path: Path, monkeypatch: pyt
     held: list[bool] = []
     store = SegmentRun.append
 
-    def append_while_locked(run: SegmentRun, group: Group) -> int:
-        end = store(run, group)
+    def append_while_locked(run: SegmentRun, *given: Any) -> int:
+        end = store(run, *given)
         stored.set()
         assert taken.wait(30)
         return end

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import count, product
 from pathlib import Path
 from typing import TypeVar
@@ -25,7 +25,6 @@ from oncelog.log.takeover import recovery
 from oncelog.log.takeover.recovery import Recovered
 from oncelog.log.writer import Writer
 from oncelog.settings import LogSettings, Window
-from oncelog.storage.base import Chunk
 from oncelog.storage.local.segment_writer import LocalSegmentWriter
 from oncelog.testing.disk import SimulatedDisk
 from oncelog.testing.faults import Killed, When
@@ -419,14 +418,11 @@ def test_acknowledged_before_it_is_synced_is_noticed(kind: type[SimulatedDisk]) 
 def test_visible_before_it_is_synced_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A control: where readers are let further than the last sync, the ladder finds records taken back."""
 
-    def write_and_publish(
-        self: LocalSegmentWriter, descriptor: int, block: Sequence[Chunk], end: int, entries: int
-    ) -> None:
-        self._disk.write(descriptor, block, self._end)
+    def publish_and_sync(self: LocalSegmentWriter, descriptor: int, end: int, entries: int) -> None:
         self._publisher.publish(self._segment, end, entries)
         self._disk.sync(descriptor)
 
-    monkeypatch.setattr(LocalSegmentWriter, "_write", write_and_publish)
+    monkeypatch.setattr(LocalSegmentWriter, "_sync", publish_and_sync)
     with pytest.raises(AssertionError, match="taken back"):
         climb(lambda n: killed(DiskWorld, n, "before", "none"), 100)
 

@@ -271,6 +271,24 @@ def test_id_and_value_together_hash_as_apart(id: str, value: bytes) -> None:
     assert HASHER.both(id.encode(), value) == expected
 
 
+def test_threads_that_hash_at_once_do_not_share_memory() -> None:
+    """While one product is being made, numpy may let other threads run: each multiplies in memory of its own."""
+    hasher = Hasher(bytes(32))
+    expected = {id: hasher.both(id, b"value") for id in (b"one", b"two")}
+    (products,) = hasher._short.values()
+    multiply = products[0].multiply
+    inside: list[tuple[int, int, int]] = []
+
+    def interrupted(*given: Any) -> Any:
+        inside.append(hasher.both(b"two", b"value"))
+        return multiply(*given)
+
+    products[0].multiply = interrupted
+    assert hasher.both(b"one", b"value") == expected[b"one"]
+    assert inside == [expected[b"two"]]
+    assert len(products) == 2
+
+
 def test_hashing_many_sizes_one_by_one_keeps_little() -> None:
     """Coefficients are kept for sizes that come again, not for every pair of sizes there can be."""
     hasher = Hasher(bytes(32))

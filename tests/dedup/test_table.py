@@ -53,7 +53,7 @@ def test_what_is_pending_is_neither_dropped_nor_handed_out() -> None:
     """A key whose record is not durable yet is in no run, so it stays."""
     table = Table()
     table.fold(state([1, 2, 3], 0))
-    table.add_one(4 * 7919 + 1, 4, 3, 9)
+    table.find_or_add_one(4 * 7919 + 1, 4, 3, 9)
     assert table.between(0, 10).positions.tolist() == [0, 1, 2]
     table.drop_before(10)
     assert (table.count, newest(table, 4), newest(table, 3)) == (1, 3, None)
@@ -95,3 +95,13 @@ def test_a_table_gets_the_room_for_a_run_at_once(monkeypatch: pytest.MonkeyPatch
         table.fold(state(list(range(first, first + 4096)), first))
     assert table.count == limits.MEMORY_RUN_IDS
     assert sum(put_in_again) < limits.MEMORY_RUN_IDS // 4
+
+
+def test_a_table_drops_nothing_by_itself() -> None:
+    """However old an id is, and however many there are: what a run does not hold is nowhere else."""
+    table = Table()
+    for position in range(100):
+        assert table.find_or_add_one(position * 7919 + 1, position, position, 5) == -1
+    table.commit(100, 0, 0)
+    assert table.evict(1 << 61) == 0
+    assert table.count == 100

@@ -135,7 +135,7 @@ def test_slots_pass_two_to_the_32(singly: bool) -> None:  # noqa: FBT001
         keys = some_keys(10, round_)
         if singly:
             for row, (high, low) in enumerate(keys.tolist()):
-                window.add_one(high, low, 10 * round_ + row, row)
+                window.find_or_add_one(high, low, 10 * round_ + row, row)
             window.commit(10 * round_ + 10, 1, 1)
             window.evict(1)
         else:

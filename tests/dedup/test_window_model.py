@@ -97,12 +97,21 @@ class WindowMachine(RuleBasedStateMachine):
         batch: list[Known] = []
         for key in self.absent(size, seed):
             known = Known(key, self.position, key)
-            self.window.add_one(
-                int(self.keys[key, 0]), int(self.keys[key, 1]), known.position, known.fingerprint, not batch
-            )
+            fingerprints = np.array([known.fingerprint], np.uint64)
+            self.window.add(self.keys[[key]], np.array([known.position]), fingerprints, np.array([not batch]))
             batch.append(known)
             self.position += 1
         self.batches += [batch] if batch else []
+
+    @rule(key=st.integers(0, KEYS - 1))
+    def find_or_add(self, key: int) -> None:
+        """Add one key, as a batch of its own, unless it is there."""
+        high, low = self.keys[key].tolist()
+        before = self.window.find_one(high, low)
+        assert self.window.find_or_add_one(high, low, self.position, key) == before
+        if before < 0:
+            self.batches.append([Known(key, self.position, key)])
+            self.position += 1
 
     @rule(share=st.floats(0, 1), passed_us=st.integers(0, 20))
     def commit(self, share: float, passed_us: int) -> None:

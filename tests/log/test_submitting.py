@@ -128,12 +128,12 @@ class Stuck:
         run = writer._run
         real = run.append
 
-        def append(group: Any) -> int:
+        def append(*given: Any) -> int:
             self.stuck.set()
             assert self.go.wait(LONG_S)
-            return real(group)
+            return real(*given)
 
-        run.append = append  # type: ignore[method-assign]
+        run.append = append  # type: ignore[assignment, method-assign]
 
 
 def test_a_loop_never_waits_for_room() -> None:

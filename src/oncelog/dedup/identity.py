@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -80,6 +83,22 @@ class Pairs:
         return self._second.front(limbs)
 
 
+class _Product:
+    """Multiplies the limbs of one id and one value by their coefficients, in memory of its own: for one thread.
+
+    New arrays for each record would cost as much as the product.
+    """
+
+    __slots__ = ("factors", "limbs", "multiply", "results", "sums")
+
+    def __init__(self, coefficients: NDArray[np.uint64]) -> None:
+        self.factors = np.zeros(coefficients.shape[1], LIMB)
+        self.limbs = self.factors.data.cast("B")
+        self.sums = np.zeros(len(coefficients), np.uint64)
+        self.results = self.sums.data
+        self.multiply: Callable[..., Any] = coefficients.dot
+
+
 class Hasher:
     """The keyed hashes of one log, drawn from its secret.
 
@@ -98,7 +117,7 @@ class Hasher:
             message = f"a log's secret has {SECRET_BYTES} bytes, this one {len(secret)}"
             raise InvalidArgument(message)
         self.by_stream = by_stream
-        self._short: dict[tuple[int, int], NDArray[np.uint64]] = {}
+        self._short: dict[tuple[int, int], list[_Product]] = {}
         self._identities = Pairs(secret, "scope", "id", presence=0)
         self._fingerprints = Fingerprints(secret, Pairs(secret, "header name", "header value", presence=1))
 
@@ -138,22 +157,32 @@ class Hasher:
         id_bytes, value_bytes = len(id), len(value)
         if id_bytes > SHORT_BYTES_MAX or value_bytes > SHORT_BYTES_MAX:
             return *self._identities.one(b"", id), self._fingerprints.of_value(value)
-        coefficients = self._short.get((id_bytes + 1 >> 1, value_bytes + 1 >> 1))
-        if coefficients is None:
-            coefficients = self._learn(id_bytes + 1 >> 1, value_bytes + 1 >> 1)
-        limbs = b"".join(
+        lengths = id_bytes + 1 >> 1, value_bytes + 1 >> 1
+        idle = self._short.get(lengths)
+        if idle is None:
+            idle = self._learn(lengths)
+        try:
+            product = idle.pop()  # until it is put back, it is this thread's alone
+        except IndexError:
+            product = self._product(*lengths)
+        product.limbs[:] = b"".join(
             (_ID_MARKS[id_bytes], id, _PADS[id_bytes], _VALUE_MARKS[value_bytes], value, _PADS[value_bytes])
         )
-        a, b, c, d, e, f = coefficients.dot(np.frombuffer(limbs, LIMB)).tolist()
+        product.multiply(product.factors, product.sums)
+        a, b, c, d, e, f = product.results.tolist()
+        idle.append(product)
         return b % _PRIME << _WORD | a % _PRIME, d % _PRIME << _WORD | c % _PRIME, f % _OTHER << _WORD | e % _OTHER
 
-    def _learn(self, id_limbs: int, value_limbs: int) -> NDArray[np.uint64]:
-        """Return the coefficients of an id and a value of so many limbs, each behind its mark, and keep them."""
+    def _learn(self, lengths: tuple[int, int]) -> list[_Product]:
+        """Return where the products for an id and a value of so many limbs are kept while nobody uses them."""
+        if len(self._short) >= _SHORT_MAX:
+            self._short = {}
+        return self._short.setdefault(lengths, [])
+
+    def _product(self, id_limbs: int, value_limbs: int) -> _Product:
+        """Return what multiplies an id and a value of so many limbs, each behind its mark."""
         ids, values = self._identities.front(id_limbs + 1), self._fingerprints.front(value_limbs + 1)
         coefficients = np.zeros((len(ids) + len(values), id_limbs + value_limbs + 2), np.uint64)
         coefficients[: len(ids), : id_limbs + 1] = ids
         coefficients[len(ids) :, id_limbs + 1 :] = values
-        if len(self._short) >= _SHORT_MAX:
-            self._short = {}
-        self._short[id_limbs, value_limbs] = coefficients
-        return coefficients
+        return _Product(coefficients)

@@ -273,6 +273,34 @@ class Slots:
         self._tag_view[slot] = high & _TAG_MASK
         cursors[chosen] = (cursor + 1) & _SLOT_MASK
 
+    def find_or_insert_one(self, high: int, low: int, handle: int, tail: int) -> int:
+        """Return the handle of one key; put it in with this handle, and return -1, if it is not in."""
+        tag, buckets, view = high & _TAG_MASK, self._buckets, self._tag_view
+        one = ((high ^ high >> _HALF) & _PART_MASK) * buckets >> _HALF  # as ``_pair``, without a call
+        two = ((low ^ low >> _HALF) & _PART_MASK) * buckets >> _HALF
+        slot, other = one << _BUCKET_BITS, two << _BUCKET_BITS
+        # Nearly always no slot of the two buckets has the tag.
+        if (
+            tag in view[slot : slot + BUCKET_SLOTS].tolist()
+            or tag in view[other : other + BUCKET_SLOTS].tolist()
+            or self.spill
+        ):
+            found = self.find_one(high, low, tail)
+            if found >= 0:
+                return found
+        cursors, numbers = self._cursor_view, self._number_view
+        cursor, second = cursors[one], cursors[two]
+        if numbers[other | (second + 1) & _SLOT_MASK] < numbers[slot | (cursor + 1) & _SLOT_MASK]:
+            one, slot, cursor = two, other, second
+        slot |= cursor
+        if numbers[slot] >= tail - self._base:
+            self._insert_crowded(high, low, handle, tail)
+        else:
+            numbers[slot] = handle - self._base
+            view[slot] = tag
+            cursors[one] = (cursor + 1) & _SLOT_MASK
+        return -1
+
     def _insert_crowded(self, high: int, low: int, handle: int, tail: int) -> None:
         """Put in a key whose cursor's slot is taken: into any free slot of its buckets, or one that can be freed."""
         slot = self._free_slot(self._pair(high, low), tail)

@@ -36,6 +36,10 @@ class Table(DedupWindow):
         doubled = super()._grown(needed)
         return doubled if needed <= _SMALL_KEYS else max(doubled, _RUN_KEYS)
 
+    def evict(self, now_us: int) -> int:  # noqa: ARG002
+        """Drop nothing: ids go when a run has them."""
+        return 0
+
     @property
     def has_repeats(self) -> bool:
         """Whether an id is in it more than once."""

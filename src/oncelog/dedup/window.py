@@ -183,13 +183,18 @@ class DedupWindow:
         if self._slots.spill:
             self._relieve()
 
-    def add_one(self, high: int, low: int, position: int, fingerprint: int, start: bool = True) -> None:  # noqa: FBT001, FBT002
-        """Insert one key as pending, under the same conditions as ``add``."""
+    def find_or_add_one(self, high: int, low: int, position: int, fingerprint: int) -> int:
+        """Return the handle of one key; insert it as pending, under the same conditions as ``add``, and return -1 if it
+        is absent.
+        """
         ring, head = self._ring, self._head
         if head - self._tail >= ring.capacity or head >= self._slots.end:
             self._reserve(1)
+        handle = self._slots.find_or_insert_one(high, low, head, self._tail)
+        if handle >= 0:
+            return handle
         marks = ring.marks
-        mark = (position << FLAG_BITS) | (START | PENDING if start else PENDING)
+        mark = (position << FLAG_BITS) | START | PENDING
         if not 0 <= mark - marks.base <= NARROW_MAX:
             marks.admit(mark, mark, self._places)
         place = head - ring.origin
@@ -199,11 +204,11 @@ class DedupWindow:
         ring.key_view[2 * place + 1] = low
         ring.fingerprint_view[place] = fingerprint
         marks.view[place] = mark - marks.base
-        self._slots.insert_one(high, low, head, self._tail)
         self._head = head + 1
         self._pending += 1
         if self._slots.spill:
             self._relieve()
+        return -1
 
     def _places(self) -> NDArray[np.int64]:
         return self._ring.places(self._tail, self._head)
@@ -217,26 +222,28 @@ class DedupWindow:
         """Make every pending key with a position below ``before_position`` committed, at this up-time and wall time."""
         if self._pending == 0:
             return
-        ring, ticks, times = self._ring, self._ring.ticks, self._ring.times
+        ring, settled = self._ring, self._settled
+        marks, ticks, times = ring.marks, ring.ticks, ring.times
         if not 0 <= tick_us - ticks.base <= NARROW_MAX:
             ticks.admit(tick_us, tick_us, self._settled_places)
         if not 0 <= time_us - times.base <= NARROW_MAX:
             times.admit(time_us, time_us, self._settled_places)
-        place = self._settled - ring.origin
+        place = settled - ring.origin
         if place >= ring.capacity:
             place -= ring.capacity
-        if self._pending == 1 and ring.marks.view[place] < (before_position << FLAG_BITS) - ring.marks.base:
-            ring.marks.view[place] -= PENDING
+        mark = marks.view[place]
+        if self._pending == 1 and mark < (before_position << FLAG_BITS) - marks.base:
+            marks.view[place] = mark - PENDING
             ticks.view[place] = tick_us - ticks.base
             times.view[place] = time_us - times.base
-            end = self._settled + 1
+            end = settled + 1
         else:
             end = self._first_from(before_position)
-            for part in ring.spans(self._settled, end):
-                ring.marks.stored[part] -= PENDING
+            for part in ring.spans(settled, end):
+                marks.stored[part] -= PENDING
                 ticks.stored[part] = tick_us - ticks.base
                 times.stored[part] = time_us - times.base
-        self._pending -= end - self._settled
+        self._pending -= end - settled
         self._settled = end
 
     def commit_each(self, ticks_us: NDArray[np.int64], times_us: NDArray[np.int64]) -> None:

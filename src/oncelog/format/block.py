@@ -174,17 +174,13 @@ def encode_one(
     previous: int,
 ) -> Encoded:
     """Return a record that has a value, perhaps an id, and nothing else, as a block: as ``encode`` would, sooner."""
-    assert len(writer) == WRITER_BYTES, "a writer's id is 16 bytes"
-    if record_id is None:
-        mask, message = VALUE, single.message(value, None)
-    else:
-        mask, message = _VALUE_AND_ID, single.message(value, record_id)
-    body = message + _ZEROS[: -len(message) & 63]
+    body = single.message(value, record_id)
+    body_bytes = len(body)
     head = _HEADER.pack(
         MAGIC,
         VERSION,
         0,
-        mask,
+        VALUE if record_id is None else _VALUE_AND_ID,
         segment,
         first_entry,
         first_position,
@@ -193,12 +189,12 @@ def encode_one(
         writer,
         uptime_us,
         timestamp_us,
-        len(body),
+        body_bytes,
         xxhash.xxh3_64_intdigest(body),
         previous,
     )
     checksum = xxhash.xxh3_64_intdigest(head)
-    return Encoded([b"".join((head, _CHECKSUM.pack(checksum), body))], HEADER_BYTES + len(body), checksum)
+    return Encoded([b"".join((head, _CHECKSUM.pack(checksum), body))], HEADER_BYTES + body_bytes, checksum)
 
 
 def _body(payload: pa.RecordBatch, mask: int) -> tuple[list[Chunk], int, int]:

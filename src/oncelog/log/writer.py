@@ -23,7 +23,6 @@ from oncelog.log.append.admitter import Admitter
 from oncelog.log.append.answers import Admitted, Answers
 from oncelog.log.append.counters import Counts
 from oncelog.log.append.decider import Decider
-from oncelog.log.append.groups import Group
 from oncelog.log.append.session import WriterSession
 from oncelog.log.ending import Ending
 from oncelog.log.ingest.adopter import Adopter
@@ -36,7 +35,7 @@ from oncelog.log.upkeep.keeper import Keeper
 from oncelog.log.upkeep.memory_keeper import MemoryKeeper
 from oncelog.settings import TIMEOUT_S, ProducerPolicy
 from oncelog.storage.base import Claim
-from oncelog.types import Ack, ColumnAcks, Location, Record, moment
+from oncelog.types import Ack, ColumnAcks, Location, Record
 
 _TIMEOUT_US = int(TIMEOUT_S * 1e6)
 
@@ -120,8 +119,8 @@ class Writer(Submitting):
         if is_bare and producer is None and sequence is None and self._is_plain(value, id):
             timeout_us = _TIMEOUT_US if timeout_s is TIMEOUT_S else self._micros(timeout_s)
             alone = self._admitter.alone(value, id, timeout_us)
-            if isinstance(alone, Group):
-                return Ack(alone.first_position, alone.segment, alone.first_entry, moment(alone.timestamp_us))
+            if isinstance(alone, Ack):
+                return alone
             if alone is not None:
                 return self._answers.one(alone, id)
         record = self._checked(Record(value, id, stream, type, headers, producer, sequence, tenant))

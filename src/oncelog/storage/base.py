@@ -76,6 +76,13 @@ class SegmentWriter(Protocol):
         """Whether the next block had better begin another segment."""
         ...
 
+    def begin(self, number: int, block: Sequence[Chunk]) -> None:
+        """Have the device begin with a block, if that gains time: ``append`` of the same block follows.
+
+        It promises nothing and reports no failure of storage: only ``append`` tells what came of the block.
+        """
+        ...
+
     def append(self, number: int, block: Sequence[Chunk]) -> int:
         """Store a block under the next number; return the cursor behind it.
 

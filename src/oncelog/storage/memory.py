@@ -280,6 +280,9 @@ class MemorySegmentWriter:
         self._state = state
         self._epoch = epoch
 
+    def begin(self, number: int, block: Sequence[Chunk]) -> None:
+        """Do nothing: memory has no device."""
+
     def append(self, number: int, block: Sequence[Chunk]) -> int:
         """Store a block under the next number; return the number behind it."""
         return self._home.append(self._state, self._epoch, number, block)

@@ -254,6 +254,18 @@ class SegmentsContract:
             assert read == chain.made
             assert cursor == end
 
+    def test_a_block_that_was_begun_is_not_stored(self, home: LogHome) -> None:
+        """The device may have begun with it: it is there when ``append`` returns, and not before."""
+        with Writing(home, 0) as writing:
+            for number in range(3):
+                writing.chain.block(b"value %d" % number)
+                block = writing.chain.made[-1:]
+                for _ in range(2):
+                    writing.writer.begin(number, block)
+                    assert read_all(home, 0, None) == writing.chain.made[:-1]
+                writing.writer.append(number, block)
+                assert read_all(home, 0, None) == writing.chain.made
+
     def test_a_block_offered_again_is_stored_once(self, home: LogHome) -> None:
         """When an answer was lost, the same bytes under the same number get the same answer."""
         with Writing(home, 0) as writing:

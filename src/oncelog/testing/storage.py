@@ -210,6 +210,9 @@ class FaultySegmentWriter:
         """Whether the next block had better begin another segment, without being counted."""
         return self._inner.ends_early
 
+    def begin(self, number: int, block: Sequence[Chunk]) -> None:
+        """Do nothing: a fault is to find nothing written."""
+
     def append(self, number: int, block: Sequence[Chunk]) -> int:
         """Append a block."""
         return self._storage.faults.call("append", str(self._segment), lambda: self._inner.append(number, block))

@@ -91,8 +91,8 @@ MISTAKES = {
     ),
     "the window knows another position": (
         "decider.py",
-        "window.add_one(high, low, self._core.next_position, fingerprint)",
-        "window.add_one(high, low, self._core.next_position + 1, fingerprint)",
+        "window.find_or_add_one(high, low, self._core.next_position, fingerprint)",
+        "window.find_or_add_one(high, low, self._core.next_position + 1, fingerprint)",
     ),
     "a sequence is not noted": (
         "decider.py",

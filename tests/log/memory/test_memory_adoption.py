@@ -98,8 +98,7 @@ def test_what_happens_while_a_file_is_looked_up_in_the_table(what: str, monkeypa
                 pending = Table()
                 pending.fold(before.window.dump())
                 for high, low in keys.tolist():
-                    if pending.find_one(high, low) < 0:
-                        pending.add_one(high, low, self._committer.core.next_position, 0)
+                    pending.find_or_add_one(high, low, self._committer.core.next_position, 0)
                 self._seen = Seen(pending, before.adopted)
                 look(self, keys, *rest)
                 self._seen = before

@@ -49,7 +49,10 @@ class Run:
         for segment, chain in enumerate(self.chains):
             writer = self.persistently(self.home.start_segment, segment, 1)
             for number in range(3):
-                block = chain.block(b"value %d" % number, b"x" * 700 * number)
+                chain.block(b"value %d" % number, b"x" * 700 * number)
+                block = [chain.made[-1]]
+                if number:
+                    writer.begin(number, block)
                 self.persistently(writer.append, number, block)
                 self.acknowledged[segment] += 1
             tail = self.persistently(self.home.fence, segment, 1)
@@ -202,6 +205,31 @@ def test_a_failed_sync_is_not_believed_the_second_time() -> None:
             writer.append(1, second)
         assert caught.value.outcome == "unknown"
         assert len(read_all(home, 0, None)) == 1
+    disk.faults.heal()
+    writer.append(1, second)
+    disk.power_cut("none")
+    home = open_home(disk)
+    home.claim(0, force=False)
+    assert home.fence(0, 2).blocks == 2
+
+
+@pytest.mark.parametrize("failing", ["write", "sync"])
+def test_a_block_that_was_begun_is_written_again_after_a_failure(failing: str) -> None:
+    """Once a write or a sync has failed, that a block was begun counts for nothing; nor is it visible before."""
+    disk = SimulatedDisk()
+    home = open_home(disk)
+    home.claim(0, force=False)
+    writer, chain = home.start_segment(0, 1), BlockChain(0)
+    writer.append(0, chain.block(b"first"))
+    chain.block(b"second")
+    second = [chain.made[-1]]
+    disk.faults.fail_forever(lambda operation, _: OSError(errno.EIO, "worn out") if operation == failing else None)
+    for _ in range(2):
+        writer.begin(1, second)
+        assert len(read_all(home, 0, None)) == 1
+        with pytest.raises(Unavailable) as caught:
+            writer.append(1, second)
+        assert caught.value.outcome == "unknown"
     disk.faults.heal()
     writer.append(1, second)
     disk.power_cut("none")

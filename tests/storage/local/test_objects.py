@@ -133,7 +133,7 @@ def test_content_is_synced_before_its_name_and_the_name_before_the_answer(
 
         return call
 
-    names = ["pwritev", "fdatasync", "link", "fsync"]
+    names = ["pwrite", "fdatasync", "link", "fsync"]
     for name in names:
         monkeypatch.setattr(os, name, noted(name, getattr(os, name)))
     assert home.create("a/one", [b"ours"])

@@ -20,17 +20,28 @@ from oncelog.format.payload.schema import ID, VALUE, schema_of
 Places = NDArray[np.int64]
 
 _VALUE_AND_ID = VALUE | ID
-_ZEROS = bytes(8)
+PADDED_BYTES = 64
 _OFFSETS = struct.Struct("<ii")
 _LENGTH = struct.Struct("<q")
 _SAMPLES = ((b"", b"i"), (b"1", bytes(8)), (bytes(7), bytes(9)), (bytes(8), "é".encode()), (bytes(300), bytes(255)))
 
 
 def message(value: bytes, record_id: bytes | None) -> bytes:
-    """Return the Arrow message of a payload of one row: ``value``, and ``id`` (in UTF-8) unless it is ``None``."""
-    if record_id is None:
-        return _VALUE_SHAPE.message(value) if _VALUE_SHAPE else _serialized(value, None)
-    return _ID_SHAPE.message(value, record_id) if _ID_SHAPE else _serialized(value, record_id)
+    """Return the Arrow message of a payload of one row: ``value``, and ``id`` (in UTF-8) unless it is ``None``.
+
+    Zeros behind it make it a multiple of ``PADDED_BYTES``.
+    """
+    if record_id is not None and _ID_SHAPE is not None:
+        front, middle, back = _ID_SHAPE.around(len(value), len(record_id))
+        return b"".join((front, value, middle, record_id, back))
+    if record_id is None and _VALUE_SHAPE is not None:
+        front, back = _VALUE_SHAPE.around(len(value))
+        return b"".join((front, value, back))
+    return _padded(_serialized(value, record_id))
+
+
+def _padded(message: bytes) -> bytes:
+    return message + bytes(-len(message) % PADDED_BYTES)
 
 
 def parse(raw: bytes, offset: int, mask: int) -> tuple[bytes, bytes | None] | None:
@@ -80,24 +91,21 @@ class _ValueShape:
         self.pack = struct.Struct(f"<{front}sq{middle}sq{back}sii").pack
         self.unpack_length = struct.Struct(f"<{value_at}xq").unpack_from
         self.size = len(metadata) + _OFFSETS.size
-        self.front = lru_cache(1024)(self._front)
+        self.around = lru_cache(1024)(self._around)
         self.kind = _kind(self.parts, numbers=1)
 
-    def _front(self, length: int) -> bytes:
-        """Return all that comes before the value: metadata, and the value's offsets."""
+    def _around(self, length: int) -> tuple[bytes, bytes]:
+        """Return all that comes before the value (metadata, and the value's offsets), and the zeros behind it."""
         front, middle, back = self.parts
-        return self.pack(front, 8 + length + (-length & 7), middle, length, back, 0, length)
-
-    def message(self, value: bytes) -> bytes:
-        length = len(value)
-        return b"".join((self.front(length), value, _ZEROS[: -length & 7]))
+        before = self.pack(front, 8 + length + (-length & 7), middle, length, back, 0, length)
+        return before, bytes(-(len(before) + length) % PADDED_BYTES)
 
     def parse(self, raw: bytes, offset: int) -> tuple[bytes, None] | None:
         start = offset + self.size
         if len(raw) < start:
             return None
         length = self.unpack_length(raw, offset)[0]
-        if not 0 <= length <= len(raw) - start or not raw.startswith(self.front(length), offset):
+        if not 0 <= length <= len(raw) - start or not raw.startswith(self.around(length)[0], offset):
             return None
         return raw[start : start + length], None
 
@@ -122,21 +130,20 @@ class _IdShape:
         self.pack = struct.Struct(f"<{front}sq{middle}s7q{back}sii").pack
         self.unpack_lengths = struct.Struct(f"<{value_at}xq40xq").unpack_from
         self.size = len(metadata) + _OFFSETS.size
-        self.fronts = lru_cache(1024)(self._fronts)
+        self.around = lru_cache(1024)(self._around)
         self.kind = _kind(self.parts, numbers=7)
 
-    def _fronts(self, length: int, id_length: int) -> tuple[bytes, bytes]:
-        """Return what comes before the value (metadata, and the value's offsets) and before the id: its offsets."""
+    def _around(self, length: int, id_length: int) -> tuple[bytes, bytes, bytes]:
+        """Return what comes before the value (metadata, and the value's offsets), between value and id (zeros, and the
+        id's offsets), and the zeros behind the id.
+        """
         front, middle, back = self.parts
         behind = 8 + length + (-length & 7)
         body = behind + 8 + id_length + (-id_length & 7)
         numbers = length, behind, 0, behind, 8, behind + 8, id_length
-        return self.pack(front, body, middle, *numbers, back, 0, length), _OFFSETS.pack(0, id_length)
-
-    def message(self, value: bytes, record_id: bytes) -> bytes:
-        length, id_length = len(value), len(record_id)
-        front, offsets = self.fronts(length, id_length)
-        return b"".join((front, value, _ZEROS[: -length & 7], offsets, record_id, _ZEROS[: -id_length & 7]))
+        before = self.pack(front, body, middle, *numbers, back, 0, length)
+        between = bytes(-length & 7) + _OFFSETS.pack(0, id_length)
+        return before, between, bytes(-(len(before) + length + len(between) + id_length) % PADDED_BYTES)
 
     def parse(self, raw: bytes, offset: int) -> tuple[bytes, bytes] | None:
         start = offset + self.size
@@ -146,8 +153,8 @@ class _IdShape:
         id_start = start + length + (-length & 7) + 8
         if length < 0 or not 0 <= id_length <= len(raw) - id_start:
             return None
-        front, offsets = self.fronts(length, id_length)
-        if not raw.startswith(front, offset) or not raw.startswith(offsets, id_start - 8):
+        front, between, _ = self.around(length, id_length)
+        if not raw.startswith(front, offset) or not raw.startswith(between, start + length):
             return None
         return raw[start : start + length], raw[id_start : id_start + id_length]
 
@@ -221,7 +228,11 @@ def _learn_value() -> _ValueShape | None:
     if not 0 < body_at < value_at:
         return None
     shape = _ValueShape(metadata, body_at, value_at)
-    return shape if all(shape.message(value) == _serialized(value, None) for value, _ in _SAMPLES) else None
+    for value, _ in _SAMPLES:
+        front, back = shape.around(len(value))
+        if front + value + back != _padded(_serialized(value, None)):
+            return None
+    return shape
 
 
 def _learn_id() -> _IdShape | None:
@@ -229,7 +240,11 @@ def _learn_id() -> _IdShape | None:
     if not 0 < body_at < value_at:
         return None
     shape = _IdShape(metadata, body_at, value_at)
-    return shape if all(shape.message(*sample) == _serialized(*sample) for sample in _SAMPLES) else None
+    for value, record_id in _SAMPLES:
+        front, between, back = shape.around(len(value), len(record_id))
+        if front + value + between + record_id + back != _padded(_serialized(value, record_id)):
+            return None
+    return shape
 
 
 _VALUE_SHAPE = _learn_value()

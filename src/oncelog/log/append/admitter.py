@@ -22,7 +22,7 @@ from oncelog.log.append.session import WriterSession
 from oncelog.log.memory.quest import Found
 from oncelog.log.memory.recall import Looked, LookedOne
 from oncelog.log.memory.run_set import Hit
-from oncelog.types import Record
+from oncelog.types import Ack, Record, moment
 
 _logger = logging.getLogger("oncelog")
 
@@ -41,6 +41,12 @@ class _Rows(NamedTuple):
     def found(self) -> Found | None:
         """What the runs know of the rows, if there are runs."""
         return None if self.looked is None else self.looked.found
+
+
+def _answer(group: Group) -> None:
+    """Make the ack of a record that is alone in its block, before it is stored: the device works on it."""
+    place = group.first_position, group.segment, group.first_entry
+    group.answer = Ack(*place, moment(group.timestamp_us))
 
 
 class Admitter:
@@ -67,8 +73,8 @@ class Admitter:
         self._check_owner = check_owner
         self._check_owners = check_owners
 
-    def alone(self, value: bytes, id: str | None, timeout_us: int | None) -> Group | Ticket | None:
-        """Decide one plain record, and store it if it is new: return its group, or the answer to one that is known.
+    def alone(self, value: bytes, id: str | None, timeout_us: int | None) -> Ack | Ticket | None:
+        """Decide one plain record, and store it if it is new: return its ack, or the ticket of one that is known.
 
         ``None``, and nothing is done, if others are on their way, or a run was built meanwhile. Hashing, and looking up
         in the runs, needs no lock. This is the fast way of most appends: what it calls is counted by a test.
@@ -87,7 +93,7 @@ class Admitter:
 
     def _alone(  # noqa: PLR0917
         self, value: bytes, name: bytes | None, key: Key | None, hit: Hit | None, built: int, timeout_us: int | None
-    ) -> Group | Ticket | None:
+    ) -> Ack | Ticket | None:
         """Decide one plain record, and store it if it is new. The committer's lock is held."""
         committer, clock = self._committer, self._clock
         now_us = clock.elapsed_us()
@@ -97,11 +103,12 @@ class Admitter:
             met = self._decider.alone(value, name, key, hit, now_us, clock.now_us())
         except BaseException as error:  # noqa: BLE001
             committer.give_up(error)
-        if type(met) is Group:
-            committer.store(met, now_us)
-            if met.state != "stored":
-                committer.wait(met, None if timeout_us is None else now_us + timeout_us)
-        return met
+        if isinstance(met, Ticket):
+            return met
+        committer.store(met, now_us, _answer)
+        if met.state != "stored":
+            committer.wait(met, None if timeout_us is None else now_us + timeout_us)
+        return met.answer
 
     def one(self, record: Record, deadline_us: int | None) -> Ticket:
         """Decide one record, and add it if it is new; return when it is stored."""

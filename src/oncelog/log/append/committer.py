@@ -358,14 +358,21 @@ class Committer:
         except BaseException as error:  # noqa: BLE001
             self.give_up(error)
 
-    def store(self, group: Group, started_us: int) -> None:
-        """Offer a block to storage, now; on failure leave it for the next attempt, byte for byte as it is."""
+    def store(self, group: Group, started_us: int, meanwhile: Callable[[Group], None] | None = None) -> None:
+        """Offer a block to storage, now; on failure leave it for the next attempt, byte for byte as it is.
+
+        ``meanwhile`` is called, without the lock, when the device has begun.
+        """
         core = self.core
         request = core.uptime.ask(started_us)
         try:
             group.busy = True
-            is_ready = group.block is not None
-            end = self.unlocked(self._run.append, group) if is_ready else self._encode_and_append(group)
+            if meanwhile is not None:
+                end = self.unlocked(self._run.append, group, meanwhile)
+            elif group.block is not None:
+                end = self.unlocked(self._run.append, group)
+            else:
+                end = self._encode_and_append(group)
         except BaseException as error:
             group.busy = False
             if core.error is None:

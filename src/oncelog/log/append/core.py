@@ -238,7 +238,7 @@ class Core:
             )
             if fits:
                 return newest
-        group = Group(self.next_position)
+        group = Group(self.next_position, self.next_position)
         self.waiting.append(group)
         return group
 

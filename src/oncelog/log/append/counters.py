@@ -61,10 +61,11 @@ class Counters:
     def committed(self, group: Group, latency_us: int) -> None:
         """Count a block that was stored."""
         assert group.block is not None
-        self._latencies_us[self.commits % _LATENCIES_KEPT] = latency_us
+        commits = self.commits
+        self._latencies_us[commits % _LATENCIES_KEPT] = latency_us
         self._all_us += latency_us
         self._by_time[bisect_left(COMMIT_EDGES_US, latency_us)] += 1
-        self.commits += 1
+        self.commits = commits + 1
         self.stored += group.count
         self.bytes_written += group.block.size_bytes
 

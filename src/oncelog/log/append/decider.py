@@ -101,16 +101,17 @@ class Decider:
             if met is not None:
                 core.error = None
                 return met
-        group = Group(core.next_position)
-        group.state = "offered"
-        group.count = 1
-        group.size_bytes = len(value) + RECORD_OVERHEAD_BYTES
-        if id is not None:
-            group.ids = 1
-            group.size_bytes += len(id)
-        group.next_position += 1
-        group.timestamp_us = core.tail.timestamp_us(wall_us)
-        group.uptime_us = uptime_us
+        position = core.next_position
+        group = Group(
+            position,
+            position + 1,
+            count=1,
+            ids=int(id is not None),
+            size_bytes=len(value) + len(id or b"") + RECORD_OVERHEAD_BYTES,
+            state="offered",
+            timestamp_us=core.tail.timestamp_us(wall_us),
+            uptime_us=uptime_us,
+        )
         core.tail.place(group)
         core.tail.encode_one(group, value, id)
         core.pending_bytes += group.size_bytes
@@ -171,16 +172,15 @@ class Decider:
         window = self._window
         assert window is not None
         window.evict(uptime_us)
-        handle = window.find_one(high, low)
-        if handle >= 0 and not decisions.is_newer(hit, window, handle):
-            return self._meet(window, handle, fingerprint, uptime_us)
         if hit is not None or self._adopted.files:
-            self._adopted.evict(uptime_us)
-            met = self._seen.elsewhere_one(high, low, hit)
-            if met is not None:
-                return self._meet_elsewhere(*met, fingerprint)
-        window.add_one(high, low, self._core.next_position, fingerprint)
-        return None
+            handle = window.find_one(high, low)
+            if handle < 0 or decisions.is_newer(hit, window, handle):
+                self._adopted.evict(uptime_us)
+                met = self._seen.elsewhere_one(high, low, hit)
+                if met is not None:
+                    return self._meet_elsewhere(*met, fingerprint)
+        handle = window.find_or_add_one(high, low, self._core.next_position, fingerprint)
+        return None if handle < 0 else self._meet(window, handle, fingerprint, uptime_us)
 
     def _meet(self, window: DedupWindow, handle: int, fingerprint: int, uptime_us: int) -> Ticket:
         position, stored_fingerprint, timestamp_us, pending = window.at(handle)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+import msgspec
 import pyarrow as pa
 
 from oncelog.dedup.fingerprint import NO_LABELS
@@ -12,7 +13,7 @@ from oncelog.dedup.producers import Pushed
 from oncelog.errors import OncelogError
 from oncelog.format import block
 from oncelog.format.payload import columns
-from oncelog.types import Record
+from oncelog.types import Ack, Record
 
 RECORD_OVERHEAD_BYTES = 16
 """What a record is taken to cost beside its value and its id."""
@@ -87,7 +88,7 @@ class Crowd:
         self.busy = False
 
 
-class Group:
+class Group(msgspec.Struct, eq=False):
     """Records that will be, or are, one block.
 
     ``state`` only goes forward: *waiting* (more may join, nothing was offered), *offered* (its place is fixed; its
@@ -96,29 +97,34 @@ class Group:
     (``error`` says how).
     """
 
-    __slots__ = (
-        "attempts", "block", "busy", "count", "crowds", "error", "first_entry", "first_position", "ids",
-        "next_position", "number", "parts", "pushed", "records", "retry_at_us", "segment", "size_bytes", "state",
-        "timestamp_us", "uptime_us",
-    )  # fmt: skip
+    first_position: int
+    next_position: int
+    """Behind the last record."""
+    count: int = 0
+    ids: int = 0
+    size_bytes: int = 0
+    state: Literal["waiting", "offered", "landed", "stored", "failed"] = "waiting"
+    block: block.Encoded | None = None
+    number: int = -1
+    segment: int = -1
+    first_entry: int = -1
+    timestamp_us: int = -1
+    uptime_us: int = -1
+    busy: bool = False
+    attempts: int = 0
+    retry_at_us: int = 0
+    error: OncelogError | None = None
+    answer: Ack | None = None
+    """The ack of a record that came alone, made while it was stored."""
+    parts: list[pa.RecordBatch] = []
+    records: list[Record] = []
+    crowds: list[Crowd] = []
+    pushed: dict[str, Pushed] | None = None
+    """The last sequences of the producers in it."""
 
-    def __init__(self, first_position: int) -> None:
-        self.first_position = first_position
-        self.next_position = first_position  # behind the last record
-        self.count = 0
-        self.ids = 0
-        self.size_bytes = 0
-        self.parts: list[pa.RecordBatch] = []
-        self.records: list[Record] = []
-        self.crowds: list[Crowd] = []
-        self.state: Literal["waiting", "offered", "landed", "stored", "failed"] = "waiting"
-        self.error: OncelogError | None = None
-        self.block: block.Encoded | None = None
-        self.number = self.segment = self.first_entry = self.timestamp_us = self.uptime_us = -1
-        self.busy = False
-        self.attempts = 0
-        self.retry_at_us = 0
-        self.pushed: dict[str, Pushed] | None = None  # the last sequences of the producers in it
+    def __repr__(self) -> str:
+        """Show no record: that is nobody's business."""
+        return f"Group({self.first_position}, {self.next_position}, state={self.state!r})"
 
     def add_record(self, record: Record, size_bytes: int) -> None:
         """Add one record at the end."""

@@ -28,6 +28,7 @@ class SegmentTail:
     def __init__(
         self, *, epoch: int, writer: bytes, settings: LogSettings, last_timestamp_us: int, ids_max: int = NO_LIMIT
     ) -> None:
+        assert len(writer) == block.WRITER_BYTES, "a writer's id is 16 bytes"
         self._epoch = epoch
         self._writer = writer
         self._bytes_max = settings.segment_bytes

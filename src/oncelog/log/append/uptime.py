@@ -89,13 +89,13 @@ class Uptime:
 
     def answered(self, request: int, elapsed_us: int, *, stored: bool = True) -> None:
         """Continue from where it stood: storage has answered. If it has ``stored`` nothing, an outage continues too."""
-        prompt = elapsed_us - self._asked_us[request][0] <= PATIENCE_US
-        if prompt and len(self._asked_us) == 1 and self._stopped_us is None:
+        asked = self._asked_us
+        if len(asked) == 1 and self._stopped_us is None and elapsed_us - asked[request][0] <= PATIENCE_US:
             lived_us = 0 if self._sign_us is None else self._lived_us(elapsed_us)
             if self._sign_us is None or lived_us <= self._sign_us + CREDIT_US:
                 if self._sign_us is not None:
                     self._sign_us = lived_us
-                del self._asked_us[request]
+                del asked[request]
                 return  # nothing stood still
         standing_us = self.at(elapsed_us)
         del self._asked_us[request]

@@ -350,6 +350,9 @@ class ObjectSegmentWriter:
         self._home = home
         self._segment = segment
 
+    def begin(self, number: int, block: Sequence[Chunk]) -> None:
+        """Do nothing: a block is one request."""
+
     def append(self, number: int, block: Sequence[Chunk]) -> int:
         """Store a block under its number."""
         return self._home.append(self._segment, number, block)

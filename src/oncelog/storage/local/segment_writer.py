@@ -43,11 +43,32 @@ class LocalSegmentWriter:
         self._filler = ZeroFiller(disk, path)
         self._descriptor: int | None = None
         self._identity: Identity | None = None
+        self._begun: Chunk | None = None  # what ``begin`` wrote last; it counts as long as the file stays open
         self._fenced = False
         self._count = 0
         self._end = 0
         self._last_offset = 0
         self._last_header = b""
+
+    def begin(self, number: int, block: Sequence[Chunk]) -> None:
+        """Write a small block, and start its write-back. ``append`` does the rest; or all of it, if this fails."""
+        first = block[0]
+        size_bytes = len(first)
+        if len(block) > 1 or size_bytes > _EARLY_BYTES_MAX:
+            return
+        with self._claim.writing:
+            descriptor = self._descriptor
+            if descriptor is None or number != self._count or self._fenced or not self._claim.is_held:
+                return
+            self._descriptor = None
+            try:
+                self._write(descriptor, block, self._end + size_bytes)
+            except BaseException as error:
+                close_quietly(self._disk, descriptor)
+                if isinstance(error, OSError):
+                    return
+                raise
+            self._descriptor, self._begun = descriptor, first
 
     def append(self, number: int, block: Sequence[Chunk]) -> int:
         """Store a block under the next number; return the offset behind it."""
@@ -93,11 +114,15 @@ class LocalSegmentWriter:
             message = f"not a block of segment {self._segment}"
             raise InvalidArgument(message)
         _, entries, size_bytes = extent
-        descriptor = self._reopen() if self._descriptor is None else self._descriptor
+        descriptor, is_begun = self._descriptor, self._begun is block[0]
+        if descriptor is None:  # after a failure nothing is assumed of what was written
+            descriptor, is_begun = self._reopen(), False
         self._descriptor = None
         end = self._end + size_bytes
         try:
-            self._write(descriptor, block, end, entries)
+            if not is_begun:
+                self._write(descriptor, block, end)
+            self._sync(descriptor, end, entries)
         except BaseException:
             close_quietly(self._disk, descriptor)
             raise
@@ -109,13 +134,17 @@ class LocalSegmentWriter:
             self._filler.fill_ahead(end)
         return end
 
-    def _write(self, descriptor: int, block: Sequence[Chunk], end: int, entries: int) -> None:
+    def _write(self, descriptor: int, block: Sequence[Chunk], end: int) -> None:
         if end >= self._filler.filled:
             self._filler.prepare(descriptor, self._end, end)
         self._disk.write(descriptor, block, self._end)
         if end - self._end <= _EARLY_BYTES_MAX:
             self._disk.begin_sync(descriptor, self._end, end - self._end)
-        # What can be done before the sync is over is done now, while the device works.
+
+    def _sync(self, descriptor: int, end: int, entries: int) -> None:
+        """Make what was written durable, then visible. What can be done before the sync is done while the device
+        works.
+        """
         if self._disk.identity(self._path) != self._identity:
             raise self._gone()
         slot = self._publisher.slot(self._segment, end, entries)

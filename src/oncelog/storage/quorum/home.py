@@ -397,6 +397,9 @@ class QuorumSegmentWriter:
             return True
         return self._registers.is_short and self._clock.elapsed_us() >= self._until_us
 
+    def begin(self, number: int, block: Sequence[Chunk]) -> None:
+        """Do nothing: a block is one request to each node."""
+
     def append(self, number: int, block: Sequence[Chunk]) -> int:
         """Store a block under its number, on a quorum."""
         self._registers.write(number, joined(block))
