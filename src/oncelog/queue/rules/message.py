@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -110,6 +110,32 @@ def check(message: object) -> Message:
     if message.retry is not None:
         return msgspec.structs.replace(message, retry=retry_module.check(message.retry))
     return message
+
+
+_PLAIN_MESSAGE = Message(b"")
+_TEXT, _DELAY_S = _PLAIN_MESSAGE.id, _PLAIN_MESSAGE.delay_s
+
+
+def plain_values(messages: Sequence[object]) -> list[bytes] | None:
+    """Return the values of messages that are values and nothing else, and that a log can take as they are.
+
+    ``None`` if there are none, or one may be something else: then each has to be looked at.
+    """
+    values = [
+        one.value
+        for one in messages
+        if type(one) is Message
+        and one.id is _TEXT
+        and one.key is _TEXT
+        and one.tenant is _TEXT
+        and one.headers is None
+        and one.delay_s is _DELAY_S
+        and one.deadline_s is None
+        and one.retry is None
+    ]
+    if not values or len(values) < len(messages) or set(map(type, values)) != {bytes}:
+        return None
+    return values if max(map(len, values)) <= limits.VALUE_BYTES_MAX else None
 
 
 def _check_headers(headers: object) -> None:
