@@ -23,7 +23,7 @@ from oncelog.queue.rules import delivery, message
 from oncelog.queue.rules.delivery import Change, Condition, Fresh, Lease, MessageRun, Rules
 from oncelog.queue.rules.queue_time import QueueTime
 from oncelog.queue.rules.settings import QueueSettings
-from oncelog.queue.send.topic import DEAD_LETTERS, Ahead, Topic, size_bytes, within
+from oncelog.queue.send.topic import DEAD_LETTERS, Ahead, Topic, headers_of, neighbours, position_of, total_bytes, within
 from oncelog.queue.state import statements
 from oncelog.queue.state.database import WAIT_S, WAIT_S_MIN, StateDatabase, Transaction, locked, patience_s
 from oncelog.types import Entry, micros
@@ -171,10 +171,10 @@ class Broker(OfOneProcess):
 
     def _leased(
         self, limit: int, lease_us: int, wait_s: float, *, patiently: bool
-    ) -> tuple[list[MessageRun], dict[int, dict[int, Entry]]]:
+    ) -> tuple[list[MessageRun], dict[int, Sequence[Entry]]]:
         """Lease messages; return them, and those that were looked at for the first time."""
         leases: list[MessageRun] = []
-        fresh: dict[int, dict[int, Entry]] = {}
+        fresh: dict[int, Sequence[Entry]] = {}
         with locked(self._claiming, wait_s):
             for _ in range(_LOOKS_MAX):
                 if leases or not self._read_ahead(limit, patiently=patiently):
@@ -223,7 +223,7 @@ class Broker(OfOneProcess):
 
     def _claim(
         self, transaction: Transaction, limit: int, lease_us: int
-    ) -> tuple[list[MessageRun], dict[int, dict[int, Entry]], bool]:
+    ) -> tuple[list[MessageRun], dict[int, Sequence[Entry]], bool]:
         """Lease messages; return them, those that were looked at for the first time, and whether some were too late."""
         row = self._row(transaction)
         now_us = self._time.meet(row.noted.queue_us if row.noted is not None else 0)
@@ -238,7 +238,7 @@ class Broker(OfOneProcess):
         statements.apply(transaction, self.id, delivered)
         leases = [run for run in delivered.come if run.token == lease.token]
         late = any(run.condition is Condition.DYING for run in delivered.come)
-        fresh: dict[int, dict[int, Entry]] = {}
+        fresh: dict[int, Sequence[Entry]] = {}
         if not any(map(delivery.is_suspect, leases)):
             left = limit - sum(run.count for run in leases)
             if not (leases and self._many_parked(transaction)):
@@ -262,7 +262,7 @@ class Broker(OfOneProcess):
         return self.ordered and statements.parked(transaction, self.id, _PARKED_MAX) >= _PARKED_MAX
 
     def _admit(
-        self, transaction: Transaction, lease: Lease, limit: int, rules: Rules, fresh: dict[int, dict[int, Entry]]
+        self, transaction: Transaction, lease: Lease, limit: int, rules: Rules, fresh: dict[int, Sequence[Entry]]
     ) -> list[MessageRun]:
         """Look at fresh messages, partition by partition, beginning with another one each time."""
         leases: list[MessageRun] = []
@@ -274,7 +274,7 @@ class Broker(OfOneProcess):
             ahead.drop(cursors[partition])
             if limit <= 0 or left_bytes <= 0 or not ahead.entries:
                 continue
-            entries: Sequence[Entry] = ahead.entries
+            entries = ahead.entries
             if ahead.size_bytes > left_bytes:
                 entries = list(within(ahead.entries, left_bytes))
             left_bytes -= ahead.size_bytes
@@ -287,14 +287,17 @@ class Broker(OfOneProcess):
             assert admitted.until is not None
             self._cursors[partition] = admitted.until
             statements.move(transaction, self.id, partition, admitted.until)
-            fresh[partition] = {entry.position: entry for entry in entries}
+            fresh[partition] = entries
             leases += [run for run in admitted.come if run.token == lease.token]
             limit -= admitted.leased
         self._turn = (self._turn + 1) % self.topic.partitions
         return leases
 
-    def _fresh(self, partition: int, entries: Iterable[Entry], now_us: int) -> list[Fresh]:
+    def _fresh(self, partition: int, entries: Sequence[Entry], now_us: int) -> list[Fresh]:
         """Return what the machine has to know of messages: of plain neighbours, where they are."""
+        first, end = entries[0].position, entries[-1].position + 1
+        if end - first == len(entries) and not self.ordered and not any(map(headers_of, entries)):
+            return [Fresh(partition, first, len(entries))]
         found: list[Fresh] = []
         first = count = 0
         for entry in entries:
@@ -334,7 +337,7 @@ class Broker(OfOneProcess):
             for_others=bool(envelope.group) and envelope.group != self.name,
         )
 
-    def _claimed(self, leases: Sequence[MessageRun], fresh: dict[int, dict[int, Entry]]) -> list[Claimed]:
+    def _claimed(self, leases: Sequence[MessageRun], fresh: dict[int, Sequence[Entry]]) -> list[Claimed]:
         """Return what is in leases. What cannot be read now goes back."""
         try:
             return self._handed_out(leases, fresh)
@@ -346,7 +349,7 @@ class Broker(OfOneProcess):
             self._let_go(_steps("returned", ((run, run.positions) for run in leases)))
             raise
 
-    def _handed_out(self, leases: Sequence[MessageRun], fresh: dict[int, dict[int, Entry]]) -> list[Claimed]:
+    def _handed_out(self, leases: Sequence[MessageRun], fresh: dict[int, Sequence[Entry]]) -> list[Claimed]:
         """Return what is in leases, reading again what was not read just now. What is too much goes back. Messages that
         were truncated away, or purged, are let go: nobody can be given them any more.
         """
@@ -358,10 +361,8 @@ class Broker(OfOneProcess):
             if left_bytes <= 0:
                 over.append((run, run.positions))
                 continue
-            there = fresh.get(run.partition, {})
-            if run.first in there:
-                entries = [there[position] for position in run.positions]
-            else:
+            entries = neighbours(fresh.get(run.partition, ()), run.first, run.count)
+            if entries is None:
                 try:
                     entries = self.topic.read(run.partition, run.first, run.count, left_bytes)
                 except CorruptionError as error:
@@ -369,15 +370,17 @@ class Broker(OfOneProcess):
                         raise _Unreadable(run, error) from error
                     over.append((run, run.positions))  # a claim that this run begins raises the error
                     continue
-            size = sum(map(size_bytes, entries))
+            size = total_bytes(entries)
             if size > left_bytes and found:
                 over.append((run, run.positions))
                 left_bytes = 0
                 continue
             left_bytes -= size
             end = entries[-1].position + 1 if entries else run.end
-            over.append((run, range(end, run.end)))
-            gone.append((run, {*range(run.first, end)} - {entry.position for entry in entries}))
+            if end < run.end:
+                over.append((run, range(end, run.end)))
+            if len(entries) < end - run.first:
+                gone.append((run, {*range(run.first, end)}.difference(map(position_of, entries))))
             if entries:
                 found.append(Claimed(run, entries))
         self._let_go(_steps("gone", gone) + _steps("returned", over))
