@@ -270,7 +270,8 @@ class Consumer(Fed[Delivery]):
 
     def _fill(self, count: int, left_s: float) -> None:
         """Claim what there is. While another process keeps the group to itself there is nothing for this one."""
-        self._broker.bury()
+        if self._broker.may_be_dying:
+            self._broker.bury()
         self._broker.trim(self._broker.settings.trim_s)
         with contextlib.suppress(StateBusy):
             for run, entries in self._broker.claim(count, self._lease_us, left_s, patiently=self._patient):

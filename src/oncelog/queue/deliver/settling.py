@@ -9,7 +9,8 @@ from oncelog.arguments import stored_reason
 from oncelog.concurrency.pending import Pending, begun, failed
 from oncelog.concurrency.pending import settle as answer
 from oncelog.errors import InvalidArgument, LeaseLost, OncelogError
-from oncelog.queue.deliver.broker import Broker, ConsumerStep
+from oncelog.queue.deliver.broker import Broker
+from oncelog.queue.deliver.settler import ConsumerStep
 from oncelog.queue.rules.delivery import MessageRun
 
 if TYPE_CHECKING:

@@ -45,6 +45,26 @@ class GroupRow(NamedTuple):
     noted: Noted | None
 
 
+class Standing(NamedTuple):
+    """Whether a group delivers now, and by which settings."""
+
+    paused: bool
+    settings: QueueSettings
+
+
+class Outlook(NamedTuple):
+    """How far a group has looked, partition by partition, and when the first message of each condition is due."""
+
+    cursors: list[int]
+    waiting_us: int | None
+    leased_us: int | None
+    dying_us: int | None
+
+    def is_due(self, now_us: int) -> bool:
+        """Tell whether a message is due, or a lease is over."""
+        return any(at_us is not None and at_us <= now_us for at_us in self[1:])
+
+
 def generation(transaction: Transaction) -> str:
     """Return the name of this state: a state that is made after it was lost has another."""
     name: str = transaction.all("SELECT token FROM oncelog_generation")[0][0]
@@ -139,6 +159,16 @@ def group(transaction: Transaction, queue_id: int, name: str) -> GroupRow | None
         return None
     id, ordered, paused, token, *noted = rows[0]
     return GroupRow(id, bool(ordered), bool(paused), token, Noted(*noted) if noted[1] else None)
+
+
+def standing(transaction: Transaction, group_id: int) -> Standing | None:
+    """Return whether a group delivers now, by itself and by its queue; ``None`` if it is not there."""
+    rows = transaction.all(
+        "SELECT oncelog_queue.paused + oncelog_group.paused, settings FROM oncelog_group "
+        "JOIN oncelog_queue ON oncelog_queue.id = oncelog_group.queue WHERE oncelog_group.id = ?",
+        group_id,
+    )
+    return Standing(bool(rows[0][0]), _settings(rows[0][1])[0]) if rows else None
 
 
 def groups(transaction: Transaction, queue_id: int) -> list[str]:
@@ -311,18 +341,16 @@ def parked(transaction: Transaction, group_id: int, limit: int) -> int:
     return int(rows[0][0])
 
 
-def next_us(transaction: Transaction, group_id: int) -> int | None:
-    """Return when the next lease ends, or the next message is due."""
+def outlook(transaction: Transaction, group_id: int) -> Outlook:
+    """Return how far a group is, and when there is something to do: by one statement, as each claim asks for it."""
+    first = "(SELECT min(at_us) FROM oncelog_run WHERE grp = ? AND condition = ?)"
+    conditions = Condition.WAITING, Condition.LEASED, Condition.DYING
     rows = transaction.all(
-        "SELECT min(at_us) FROM (SELECT min(at_us) AS at_us FROM oncelog_run WHERE grp = ? AND condition = 0 UNION ALL "
-        "SELECT min(at_us) FROM oncelog_run WHERE grp = ? AND condition = 1 UNION ALL "
-        "SELECT min(at_us) FROM oncelog_run WHERE grp = ? AND condition = 2) AS earliest",
-        group_id,
-        group_id,
+        f"SELECT next, {first}, {first}, {first} FROM oncelog_cursor WHERE grp = ? ORDER BY part",  # noqa: S608
+        *(value for condition in conditions for value in (group_id, int(condition))),
         group_id,
     )
-    found: int | None = rows[0][0]
-    return found
+    return Outlook([next for next, *_ in rows], *rows[0][1:])
 
 
 def totals(transaction: Transaction, group_id: int) -> dict[Condition, int]:
