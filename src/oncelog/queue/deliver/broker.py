@@ -89,8 +89,6 @@ class Broker(OfOneProcess):
         self._cursors: list[int] = []
         self._wall_us = 0
         self._turn = 0
-        self.may_be_dying = True
-        """Whether messages were on their way to the dead letters when this broker looked last."""
         self.bury: Callable[[], None] = lambda: None
         """Brings what is dying to the dead letters; set by who has them."""
         self.trim: Callable[[float | None], None] = lambda _: None
@@ -100,6 +98,11 @@ class Broker(OfOneProcess):
     def settings(self) -> QueueSettings:
         """The queue's settings when this broker looked last."""
         return self._group.settings
+
+    @property
+    def may_be_dying(self) -> bool:
+        """Whether messages may be on their way to the dead letters."""
+        return self._group.may_be_dying
 
     def now_us(self) -> int:
         """Return the queue time."""
@@ -144,8 +147,7 @@ class Broker(OfOneProcess):
         """Read what may be claimed; tell whether there is anything to do at all."""
         with self._database.reading() as transaction:
             paused = self._group.is_paused(transaction)
-            outlook = statements.outlook(transaction, self.id)
-        self.may_be_dying = outlook.dying_us is not None
+            outlook = self._group.outlook(transaction)
         if paused:
             return False
         self._cursors = outlook.cursors
@@ -183,7 +185,7 @@ class Broker(OfOneProcess):
         self._wall_us = transaction.now_us()
         rules = self._group.rules(now_us)
         lease = Lease(token + 1, now_us + lease_us)
-        outlook = statements.outlook(transaction, self.id)
+        outlook = self._group.outlook(transaction)
         expired = self._expire(transaction, outlook, rules)
         leases: list[MessageRun] = []
         late = False
@@ -212,7 +214,7 @@ class Broker(OfOneProcess):
             return 0
         runs = statements.due(transaction, self.id, Condition.LEASED, rules.now_us, _EXPIRED_AT_ONCE)
         expired = delivery.expire(runs, rules)
-        self._apply(transaction, expired)
+        self._group.apply(transaction, expired)
         return sum(run.count for run in expired.gone)
 
     def _deliver(
@@ -220,14 +222,9 @@ class Broker(OfOneProcess):
     ) -> tuple[list[MessageRun], bool]:
         """Lease messages that were looked at before, and are due; tell also whether some were too late."""
         delivered = delivery.deliver(self._due(transaction, rules.now_us, limit), lease, limit, rules)
-        self._apply(transaction, delivered)
+        self._group.apply(transaction, delivered)
         leases = [run for run in delivered.come if run.token == lease.token]
         return leases, any(run.condition is Condition.DYING for run in delivered.come)
-
-    def _apply(self, transaction: Transaction, change: Change) -> None:
-        statements.apply(transaction, self.id, change)
-        if any(run.condition is Condition.DYING for run in change.come):
-            self.may_be_dying = True
 
     def _due(self, transaction: Transaction, now_us: int, limit: int) -> list[MessageRun]:
         if self.ordered:
@@ -257,7 +254,7 @@ class Broker(OfOneProcess):
             if self.ordered:
                 held = statements.held_keys(transaction, self.id, [one.key for one in looked_at if one.key is not None])
             admitted = delivery.admit(looked_at, lease, limit, rules, held)
-            self._apply(transaction, Change([], admitted.come))
+            self._group.apply(transaction, Change([], admitted.come))
             assert admitted.until is not None
             self._cursors[partition] = admitted.until
             statements.move(transaction, self.id, partition, admitted.until)
@@ -344,7 +341,7 @@ class Broker(OfOneProcess):
                         raise _Unreadable(run, error) from error
                     over.append((run, run.positions))  # a claim that this run begins raises the error
                     continue
-            size = total_bytes(entries)
+            size = total_bytes(entries) if len(leases) > 1 else 0  # one alone is never too much
             if size > left_bytes and found:
                 over.append((run, run.positions))
                 left_bytes = 0

@@ -35,19 +35,15 @@ class Delivery:
     delivery's to decide any more is ``LeaseLost``: the message has gone to another, whose result stands.
     """
 
-    __slots__ = ("_broker", "_entry", "_run", "until_us")
+    __slots__ = ("_broker", "_entry", "lease", "until_us")
 
-    def __init__(self, broker: Broker, entry: Entry, run: MessageRun) -> None:
+    def __init__(self, broker: Broker, entry: Entry, lease: MessageRun) -> None:
         self._broker = broker
         self._entry = entry
-        self._run = run
-        self.until_us: int = run.at_us
-        """When the lease ends, in queue time."""
-
-    @property
-    def lease(self) -> MessageRun:
+        self.lease = lease
         """The run of messages that share this delivery's lease."""
-        return self._run
+        self.until_us: int = lease.at_us
+        """When the lease ends, in queue time."""
 
     @property
     def _envelope(self) -> Envelope:
@@ -56,22 +52,22 @@ class Delivery:
     @property
     def partition(self) -> int:
         """The partition it is in."""
-        return self._run.partition
+        return self.lease.partition
 
     @property
     def attempts(self) -> int:
         """How often it was delivered, this time included."""
-        return self._run.attempts
+        return self.lease.attempts
 
     @property
     def last_error(self) -> str | None:
         """Why the delivery before was not acknowledged."""
-        return self._run.last_error
+        return self.lease.last_error
 
     @property
     def token(self) -> int:
         """The number of this lease: it grows from one to the next."""
-        return self._run.token
+        return self.lease.token
 
     @property
     def value(self) -> bytes:
@@ -319,19 +315,21 @@ class Consumer(Fed[Delivery]):
         """Return deliveries of this group as a list: the tokens of another say nothing here."""
         self._check_process()
         listed = arguments.items("deliveries", deliveries, "Delivery")
-        for one in listed:
-            if not self._is_own(one):
-                topic = self._topic
-                error = f"deliveries: {arguments.shown(one)} did not come from group {self.group!r} of {topic!r} here"
-                raise InvalidArgument(error)
+        others = self._others(listed)
+        if others:
+            topic, one = self._topic, others[0]
+            error = f"deliveries: {arguments.shown(one)} did not come from group {self.group!r} of {topic!r} here"
+            raise InvalidArgument(error)
         return listed
 
     @property
     def _topic(self) -> str:
         return self._broker.topic.name
 
-    def _is_own(self, one: object) -> bool:
-        return isinstance(one, Delivery) and one._broker is self._broker  # noqa: SLF001
+    def _others(self, listed: Sequence[object]) -> list[object]:
+        """Return what did not come from this group."""
+        broker = self._broker
+        return [one for one in listed if not isinstance(one, Delivery) or one._broker is not broker]  # noqa: SLF001
 
     def _settle(self, deliveries: Sequence[Delivery], settlement: SettlementRequest) -> None:
         settling.settle(self._broker, deliveries, settlement)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from oncelog.clock import Clock
 from oncelog.errors import NotFound
-from oncelog.queue.rules.delivery import Rules
+from oncelog.queue.rules.delivery import Change, Condition, Rules
 from oncelog.queue.rules.queue_time import Noted, QueueTime
 from oncelog.queue.rules.settings import QueueSettings
 from oncelog.queue.send.topic import DEAD_LETTERS
 from oncelog.queue.state import statements
 from oncelog.queue.state.database import StateDatabase, Transaction
+from oncelog.queue.state.statements import Outlook
 
 
 class Group:
@@ -31,6 +32,8 @@ class Group:
         self.id = self._id = row.id
         self.ordered = row.ordered
         self._time = QueueTime(clock, row.noted, wall_us, one_machine=database.one_machine)
+        self.may_be_dying = True
+        """Whether messages may be on their way to the dead letters: since this process looked last, or by itself."""
 
     def _row(self, transaction: Transaction) -> statements.GroupRow:
         """Return the group as it is stored.
@@ -52,6 +55,18 @@ class Group:
             raise self._gone()
         self.settings = standing.settings
         return standing.paused
+
+    def outlook(self, transaction: Transaction) -> Outlook:
+        """Return how far the group is, and when there is something to do."""
+        found = statements.outlook(transaction, self.id)
+        self.may_be_dying = found.dying_us is not None
+        return found
+
+    def apply(self, transaction: Transaction, change: Change) -> None:
+        """Store what has changed."""
+        statements.apply(transaction, self.id, change)
+        if any(run.condition is Condition.DYING for run in change.come):
+            self.may_be_dying = True
 
     # Time.
 

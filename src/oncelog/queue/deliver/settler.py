@@ -157,7 +157,7 @@ class Settler:
 
     def _apply(self, transaction: Transaction, change: Change) -> None:
         """Store a change, and let the next go whose keys have no other before them any more."""
-        statements.apply(transaction, self._group.id, change)
+        self._group.apply(transaction, change)
         for key in change.settled_keys:
             run = statements.first_of_key(transaction, self._group.id, key)
             if run is not None and run.condition is Condition.PARKED:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from oncelog.arguments import stored_reason
@@ -11,10 +13,13 @@ from oncelog.concurrency.pending import settle as answer
 from oncelog.errors import InvalidArgument, LeaseLost, OncelogError
 from oncelog.queue.deliver.broker import Broker
 from oncelog.queue.deliver.settler import ConsumerStep
-from oncelog.queue.rules.delivery import MessageRun
 
 if TYPE_CHECKING:
     from oncelog.queue.deliver.consumer import Delivery
+
+
+_lease_of = attrgetter("lease")
+_position_of = attrgetter("_entry.position")
 
 
 class SettlementRequest(NamedTuple):
@@ -38,22 +43,22 @@ class _Leases:
     """Deliveries by their leases: neighbours share theirs."""
 
     def __init__(self, deliveries: Sequence[Delivery], settlement: SettlementRequest) -> None:
-        self._grouped: dict[tuple[int, int], dict[int, Delivery]] = {}
-        run: MessageRun | None = None
-        for one in deliveries:
-            if one.lease is not run:
-                run = one.lease
-                held = self._grouped.setdefault((run.token, run.partition), {})
-            held[one.position] = one
+        self._grouped: dict[tuple[int, int], list[Delivery]] = {}
+        for run, neighbours in groupby(deliveries, _lease_of):
+            self._grouped.setdefault((run.token, run.partition), []).extend(neighbours)
         self.steps = [
-            ConsumerStep(token, partition, list(held), *settlement)
+            ConsumerStep(token, partition, list(map(_position_of, held)), *settlement)
             for (token, partition), held in self._grouped.items()
         ]
 
     def among(self, lost: Sequence[Sequence[int]]) -> list[Delivery]:
         """Return the deliveries at positions that were lost, step by step."""
-        pairs = zip(self._grouped.values(), lost, strict=True)
-        return [held[position] for held, positions in pairs for position in positions]
+        found: list[Delivery] = []
+        for held, positions in zip(self._grouped.values(), lost, strict=True):
+            if positions:
+                by_position = {one.position: one for one in held}
+                found += [by_position[position] for position in positions]
+        return found
 
 
 class LeaseName(NamedTuple):

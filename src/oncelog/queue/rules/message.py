@@ -19,7 +19,7 @@ ENVELOPE = "oncelog-envelope"
 """The header that carries what a log has no column for; a user's own may not have this name."""
 
 
-class Message(msgspec.Struct, frozen=True):
+class Message(msgspec.Struct, frozen=True, gc=False):
     """What is sent: a value, and what is known about it.
 
     ``id`` makes sending safe to repeat: within (tenant, topic, key) it is enqueued once; empty means no idempotence.
@@ -117,10 +117,7 @@ _TEXT, _DELAY_S = _PLAIN_MESSAGE.id, _PLAIN_MESSAGE.delay_s
 
 
 def plain_values(messages: Sequence[object]) -> list[bytes] | None:
-    """Return the values of messages that are values and nothing else, and that a log can take as they are.
-
-    ``None`` if there are none, or one may be something else: then each has to be looked at.
-    """
+    """Return the values of messages that are values and nothing else; ``None`` if one may be something else."""
     values = [
         one.value
         for one in messages
@@ -133,9 +130,7 @@ def plain_values(messages: Sequence[object]) -> list[bytes] | None:
         and one.deadline_s is None
         and one.retry is None
     ]
-    if not values or len(values) < len(messages) or set(map(type, values)) != {bytes}:
-        return None
-    return values if max(map(len, values)) <= limits.VALUE_BYTES_MAX else None
+    return values if len(values) == len(messages) else None
 
 
 def _check_headers(headers: object) -> None:

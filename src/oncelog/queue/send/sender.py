@@ -24,7 +24,7 @@ from oncelog.errors import (
     Unavailable,
     WriterFenced,
 )
-from oncelog.format.payload import arrays
+from oncelog.format.payload import plain
 from oncelog.log import inner
 from oncelog.log.append.answers import id_conflict
 from oncelog.log.writer import Writer
@@ -49,7 +49,7 @@ _Append = Callable[[Writer, float], _Answers]
 """From a writer, and the seconds that are left, to the answers of what was appended."""
 
 
-class Sent(msgspec.Struct, frozen=True):
+class Sent(msgspec.Struct, frozen=True, gc=False):
     """The answer to a send: the message is durable, at this place; ``duplicate``: since an earlier attempt."""
 
     partition: int
@@ -129,17 +129,17 @@ class Sender:
     def send_messages(self, given: Sequence[object], timeout_s: float, on_pending: OnPending) -> list[Sent]:
         """Send messages, as ``send`` does; ``InvalidArgument`` if one of them cannot be sent, and then none is."""
         values = message_module.plain_values(given) if self._topic.partitions == 1 else None
-        if values is None:
+        payload = None if values is None else plain.payload_of_values(values)
+        if payload is None:
             return self.send([self.outgoing(one) for one in given], timeout_s, on_pending)
         check_on_pending(on_pending)
-        return self._send_values(values, self._clock.elapsed_us() + round(timeout_s * 1e6))
+        return self._send_payload(payload, self._clock.elapsed_us() + round(timeout_s * 1e6))
 
-    def _send_values(self, values: list[bytes], deadline_us: int) -> list[Sent]:
+    def _send_payload(self, payload: pa.RecordBatch, deadline_us: int) -> list[Sent]:
         """Append messages that are only values to the only partition, in a column: no record is made of each."""
-        table = pa.RecordBatch.from_arrays([arrays.binaries(values)], ["value"])
-        answers = self._append(0, lambda writer, left_s: inner.append_rows(writer, table, left_s), deadline_us)
+        answers = self._append(0, lambda writer, left_s: inner.append_payload(writer, payload, left_s), deadline_us)
         if isinstance(answers, OncelogError):
-            answers = [answers] * len(values)
+            answers = [answers] * payload.num_rows
         if isinstance(answers, AckRun):
             positions = range(answers.position, answers.position + len(answers))
             return list(map(Sent, repeat(0), positions, repeat(moment(answers.time_us))))
