@@ -100,9 +100,11 @@ def _due_early(
     return _due(transaction, group_id, condition, now_us + ahead_us, limit)
 
 
-def _outlook_early(transaction: Transaction, group_id: int) -> Outlook:
+def _outlook_early(transaction: Transaction, group_id: int) -> Outlook | None:
     found = _outlook(transaction, group_id)
-    return found if found.leased_us is None else found._replace(leased_us=found.leased_us - EARLY_US)
+    if found is None or found.leased_us is None:
+        return found
+    return found._replace(leased_us=found.leased_us - EARLY_US)
 
 
 _expire = machine.expire

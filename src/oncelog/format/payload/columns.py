@@ -116,12 +116,15 @@ def entries(
     """Return a payload's rows as entries."""
     count = payload.num_rows
     present = dict(zip(payload.schema.names, payload.columns, strict=True))
+    given = [present.get(name) for name in _ENTRY_COLUMNS]
+    while given[-1] is None:  # most records have a value, perhaps an id, and nothing else
+        given.pop()
     rows: list[Iterable[Any]] = [
         range(first_position, first_position + count),
         repeat(segment),
         range(first_entry, first_entry + count),
         _moments(timestamp_us),
-        *(_objects(present.get(name)) for name in _ENTRY_COLUMNS),
+        *map(_objects, given),
     ]
     return list(map(Entry, *rows))
 

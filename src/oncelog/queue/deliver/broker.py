@@ -146,9 +146,8 @@ class Broker(OfOneProcess):
     def _read_ahead(self, limit: int, *, patiently: bool) -> bool:
         """Read what may be claimed; tell whether there is anything to do at all."""
         with self._database.reading() as transaction:
-            paused = self._group.is_paused(transaction)
             outlook = self._group.outlook(transaction)
-        if paused:
+        if outlook.paused:
             return False
         self._cursors = outlook.cursors
         found = self._fill(limit, patiently=patiently)

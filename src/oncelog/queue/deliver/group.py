@@ -48,18 +48,13 @@ class Group:
     def _gone(self) -> NotFound:
         return NotFound(f"queue {self._topic!r} has no group {self.name!r} (any more): consume(group=…) makes it")
 
-    def is_paused(self, transaction: Transaction) -> bool:
-        """Tell whether the queue or the group delivers nothing now. The queue's settings are those of now, too."""
-        standing = statements.standing(transaction, self.id)
-        if standing is None:
-            raise self._gone()
-        self.settings = standing.settings
-        return standing.paused
-
     def outlook(self, transaction: Transaction) -> Outlook:
-        """Return how far the group is, and when there is something to do."""
+        """Return what there is to do; the queue's settings hold from now on."""
         found = statements.outlook(transaction, self.id)
+        if found is None:
+            raise self._gone()
         self.may_be_dying = found.dying_us is not None
+        self.settings = found.settings
         return found
 
     def apply(self, transaction: Transaction, change: Change) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import msgspec
@@ -45,24 +46,22 @@ class GroupRow(NamedTuple):
     noted: Noted | None
 
 
-class Standing(NamedTuple):
-    """Whether a group delivers now, and by which settings."""
-
-    paused: bool
-    settings: QueueSettings
-
-
 class Outlook(NamedTuple):
-    """How far a group has looked, partition by partition, and when the first message of each condition is due."""
+    """What there is to do for a group: how far it has looked, partition by partition, when the first message of each
+    condition is due, whether the group or its queue is paused, and the settings of its queue.
+    """
 
     cursors: list[int]
     waiting_us: int | None
     leased_us: int | None
     dying_us: int | None
+    paused: bool
+    settings: QueueSettings
 
     def is_due(self, now_us: int) -> bool:
         """Tell whether a message is due, or a lease is over."""
-        return any(at_us is not None and at_us <= now_us for at_us in self[1:])
+        times = self.waiting_us, self.leased_us, self.dying_us
+        return any(at_us is not None and at_us <= now_us for at_us in times)
 
 
 def generation(transaction: Transaction) -> str:
@@ -85,6 +84,7 @@ def queue(transaction: Transaction, name: str, *, lock: bool = False) -> QueueRo
     return QueueRow(id, partitions, decoded, bool(paused), deleting=paused == _DELETING, damage=damage)
 
 
+@lru_cache
 def _settings(stored: str) -> tuple[QueueSettings, str | None]:
     try:
         return msgspec.json.decode(stored, type=QueueSettings), None
@@ -159,16 +159,6 @@ def group(transaction: Transaction, queue_id: int, name: str) -> GroupRow | None
         return None
     id, ordered, paused, token, *noted = rows[0]
     return GroupRow(id, bool(ordered), bool(paused), token, Noted(*noted) if noted[1] else None)
-
-
-def standing(transaction: Transaction, group_id: int) -> Standing | None:
-    """Return whether a group delivers now, by itself and by its queue; ``None`` if it is not there."""
-    rows = transaction.all(
-        "SELECT oncelog_queue.paused + oncelog_group.paused, settings FROM oncelog_group "
-        "JOIN oncelog_queue ON oncelog_queue.id = oncelog_group.queue WHERE oncelog_group.id = ?",
-        group_id,
-    )
-    return Standing(bool(rows[0][0]), _settings(rows[0][1])[0]) if rows else None
 
 
 def groups(transaction: Transaction, queue_id: int) -> list[str]:
@@ -341,16 +331,22 @@ def parked(transaction: Transaction, group_id: int, limit: int) -> int:
     return int(rows[0][0])
 
 
-def outlook(transaction: Transaction, group_id: int) -> Outlook:
-    """Return how far a group is, and when there is something to do: by one statement, as each claim asks for it."""
-    first = "(SELECT min(at_us) FROM oncelog_run WHERE grp = ? AND condition = ?)"
-    conditions = Condition.WAITING, Condition.LEASED, Condition.DYING
+def outlook(transaction: Transaction, group_id: int) -> Outlook | None:
+    """Return what there is to do for a group, ``None`` if it is not there: by one statement, as each claim asks."""
     rows = transaction.all(
-        f"SELECT next, {first}, {first}, {first} FROM oncelog_cursor WHERE grp = ? ORDER BY part",  # noqa: S608
-        *(value for condition in conditions for value in (group_id, int(condition))),
-        group_id,
+        "SELECT next, (SELECT min(at_us) FROM oncelog_run WHERE grp = ? AND condition = 0), "
+        "(SELECT min(at_us) FROM oncelog_run WHERE grp = ? AND condition = 1), "
+        "(SELECT min(at_us) FROM oncelog_run WHERE grp = ? AND condition = 2), "
+        "oncelog_queue.paused + oncelog_group.paused, settings FROM oncelog_cursor "
+        "JOIN oncelog_group ON oncelog_group.id = grp JOIN oncelog_queue ON oncelog_queue.id = oncelog_group.queue "
+        "WHERE grp = ? ORDER BY part",
+        *(group_id,) * 4,
     )
-    return Outlook([next for next, *_ in rows], *rows[0][1:])
+    if not rows:
+        return None
+    _, waiting_us, leased_us, dying_us, paused, settings = rows[0]
+    cursors = [row[0] for row in rows]
+    return Outlook(cursors, waiting_us, leased_us, dying_us, bool(paused), _settings(settings)[0])
 
 
 def totals(transaction: Transaction, group_id: int) -> dict[Condition, int]:
