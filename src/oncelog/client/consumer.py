@@ -166,7 +166,7 @@ def _lost_error(lost: Sequence[Delivery]) -> LeaseLost:
 class RemoteDelivery(Delivery):
     """One message in a worker's hands: ``ack()`` when it is done, ``nack(reason)`` when it could not be."""
 
-    __slots__ = ("_found", "_headers", "_leases")
+    __slots__ = ("_found", "_headers", "_leases", "until_us")
 
     def __init__(self, leases: Leases, found: Any, until_us: int) -> None:
         self._leases = leases

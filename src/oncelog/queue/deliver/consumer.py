@@ -8,6 +8,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import repeat
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from oncelog import arguments
 from oncelog.clock import Clock
@@ -35,15 +38,15 @@ class Delivery:
     delivery's to decide any more is ``LeaseLost``: the message has gone to another, whose result stands.
     """
 
-    __slots__ = ("_broker", "_entry", "lease", "until_us")
+    if not TYPE_CHECKING:  # mypy would hold those who inherit to it
+        __slots__ = ()
 
-    def __init__(self, broker: Broker, entry: Entry, lease: MessageRun) -> None:
-        self._broker = broker
-        self._entry = entry
-        self.lease = lease
-        """The run of messages that share this delivery's lease."""
-        self.until_us: int = lease.at_us
-        """When the lease ends, in queue time."""
+    _broker: Broker
+    _entry: Entry
+    lease: MessageRun
+    """The run of messages that share this delivery's lease."""
+    until_us: int
+    """When the lease ends, in queue time."""
 
     @property
     def _envelope(self) -> Envelope:
@@ -171,6 +174,17 @@ class Delivery:
         return f"<Delivery {self.topic}/{self.partition}:{self.position} attempts={self.attempts}>"
 
 
+class HeldDelivery(Delivery, msgspec.Struct, eq=False, gc=False):
+    """A delivery of this process. There are many, and a struct is made in a third of the time. Nothing that it refers
+    to refers to it.
+    """
+
+    _broker: Broker
+    _entry: Entry
+    lease: MessageRun
+    until_us: int
+
+
 def lease_left_s(delivery: Delivery) -> float:
     """Return how long the lease of a delivery lasts from now."""
     return max(0.0, (delivery.until_us - delivery._broker.now_us()) / 1e6)  # noqa: SLF001
@@ -271,7 +285,7 @@ class Consumer(Fed[Delivery]):
         self._broker.trim(self._broker.settings.trim_s)
         with contextlib.suppress(StateBusy):
             for run, entries in self._broker.claim(count, self._lease_us, left_s, patiently=self._patient):
-                self._held += map(Delivery, repeat(self._broker), entries, repeat(run))
+                self._held += map(HeldDelivery, repeat(self._broker), entries, repeat(run), repeat(run.at_us))
         if self._closed:  # meanwhile, by another thread
             self._give_back()
 
