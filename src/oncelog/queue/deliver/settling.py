@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 
 _lease_of = attrgetter("lease")
-_position_of = attrgetter("_entry.position")
 
 
 class SettlementRequest(NamedTuple):
@@ -39,6 +38,11 @@ class SettlementRequest(NamedTuple):
         return cls("refused", reason=stored_reason(reason), again=retry)
 
 
+def positions_of(deliveries: Sequence[Delivery]) -> list[int]:
+    """Return where messages stand in their partitions' logs."""
+    return [one._entry.position for one in deliveries]  # noqa: SLF001  a property for each takes three times as long
+
+
 class _Leases:
     """Deliveries by their leases: neighbours share theirs."""
 
@@ -47,7 +51,7 @@ class _Leases:
         for run, neighbours in groupby(deliveries, _lease_of):
             self._grouped.setdefault((run.token, run.partition), []).extend(neighbours)
         self.steps = [
-            ConsumerStep(token, partition, list(map(_position_of, held)), *settlement)
+            ConsumerStep(token, partition, positions_of(held), *settlement)
             for (token, partition), held in self._grouped.items()
         ]
 
