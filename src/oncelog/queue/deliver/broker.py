@@ -16,7 +16,7 @@ from oncelog import limits
 from oncelog.clock import Clock
 from oncelog.errors import CorruptionError, OncelogError
 from oncelog.handle import OfOneProcess
-from oncelog.queue.deliver.group import Group
+from oncelog.queue.deliver.group import ConsumerGroup
 from oncelog.queue.deliver.pace import Pace
 from oncelog.queue.deliver.settler import ConsumerStep, Ended, Settler
 from oncelog.queue.rules import delivery, message
@@ -78,7 +78,7 @@ class Broker(OfOneProcess):
         self.name = name
         self._database = database
         self._clock = clock
-        self._group = Group(topic.name, name, queue_id, settings, database, clock)
+        self._group = ConsumerGroup(topic.name, name, queue_id, settings, database, clock)
         self.id, self.ordered, self.generation = self._group.id, self._group.ordered, self._group.generation
         self._settler = Settler(self._group, database, wake=self.wake, bury=lambda: self.bury())  # noqa: PLW0108  it is set later
         self._changed = threading.Condition()

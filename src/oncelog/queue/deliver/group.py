@@ -13,7 +13,7 @@ from oncelog.queue.state.database import StateDatabase, Transaction
 from oncelog.queue.state.statements import Outlook
 
 
-class Group:
+class ConsumerGroup:
     """One group of one queue, in this process. Safe to share between threads."""
 
     def __init__(  # noqa: PLR0917

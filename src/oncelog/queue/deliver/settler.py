@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from oncelog.concurrency.batcher import Batcher
 from oncelog.errors import OncelogError, Unavailable
-from oncelog.queue.deliver.group import Group
+from oncelog.queue.deliver.group import ConsumerGroup
 from oncelog.queue.rules import delivery
 from oncelog.queue.rules.delivery import Change, Condition, MessageRun
 from oncelog.queue.state import statements
@@ -51,7 +51,7 @@ class Settler:
     """Settles for one group, in this process. Safe to share between threads."""
 
     def __init__(
-        self, group: Group, database: StateDatabase, *, wake: Callable[[], None], bury: Callable[[], None]
+        self, group: ConsumerGroup, database: StateDatabase, *, wake: Callable[[], None], bury: Callable[[], None]
     ) -> None:
         """Take what has consumers look again, and what brings messages that are dying to the dead letters."""
         self._wake = wake

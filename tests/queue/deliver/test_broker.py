@@ -1,0 +1,118 @@
+"""A broker: what it asks of the state for each claim, and what it leaves alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from oncelog import Delivery, Message, Queue
+from oncelog.queue.deliver.broker import Broker
+from oncelog.queue.rules.delivery import MessageRun
+from oncelog.queue.state import postgresql, sqlite
+from tests.queue.conftest import World
+
+TRANSACTIONS = sqlite._StateFile, postgresql._Statements
+Counting = Callable[[Callable[[], Any]], list[str]]
+
+
+@pytest.fixture
+def statements_of(monkeypatch: pytest.MonkeyPatch) -> Counting:
+    """Return what tells the first words of the statements that a call runs."""
+    ran: list[str] = []
+
+    def watched(run: Callable[..., Any]) -> Callable[..., Any]:
+        def running(self: object, statement: str, *values: object) -> Any:
+            ran.append(statement.split(maxsplit=1)[0])
+            return run(self, statement, *values)
+
+        return running
+
+    for kind in TRANSACTIONS:
+        for name in ("all", "many"):
+            monkeypatch.setattr(kind, name, watched(getattr(kind, name)))
+
+    def of(act: Callable[[], Any]) -> list[str]:
+        ran.clear()
+        act()
+        return list(ran)
+
+    return of
+
+
+def made(world: World) -> Queue:
+    """Return a queue with messages."""
+    queue = world.open().queue("work", create=True, state=world.state)
+    queue.send_many([Message(b"%d" % number) for number in range(20)])
+    return queue
+
+
+def test_a_claim_and_an_ack_take_few_statements(world: World, statements_of: Counting) -> None:
+    """Each statement is a round trip to PostgreSQL, and to a claim of one message it is most of the time."""
+    wall = [] if world.state is None else ["SELECT"]  # the server's time
+    held: list[Delivery] = []
+    with made(world).consume("g", prefetch=5) as consumer:
+        consumer.ack(consumer.receive())
+        claim = statements_of(lambda: held.extend(consumer.receive()))
+        ack = statements_of(lambda: consumer.ack(held))
+    assert claim == ["SELECT", "SELECT", *wall, "SELECT", "INSERT", "UPDATE", "UPDATE"]
+    assert ack == ["SELECT", "SELECT", "DELETE", "UPDATE"]
+
+
+def test_an_idle_look_is_one_statement(world: World, statements_of: Counting) -> None:
+    """A consumer that waits looks many times a second."""
+    with made(world).consume("g", prefetch=20) as consumer:
+        consumer.ack(consumer.receive())
+        assert statements_of(consumer.receive) == ["SELECT"]
+
+
+def test_dead_letters_are_looked_for_when_there_may_be_some(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message that another process left dying is brought to the dead letters by whoever consumes next."""
+    queue = made(world)
+    looks: list[int] = []
+    dying = Broker.dying
+
+    def watched(self: Broker, limit: int) -> list[MessageRun]:
+        looks.append(limit)
+        return dying(self, limit)
+
+    monkeypatch.setattr(Broker, "dying", watched)
+    with queue.consume("g") as consumer:
+        consumer.ack(consumer.receive())  # the first look is for what was left before
+        looks.clear()
+        consumer.ack(consumer.receive())
+        assert not looks
+        left_dying(world)
+        consumer.ack(consumer.receive())
+        consumer.ack(consumer.receive())
+        assert looks
+    assert [letter.value for letter in queue.dead_letters.list()] == [b"2"]
+
+
+def left_dying(world: World) -> None:
+    """Have another process die of the end of a message: before it can bring it to the dead letters."""
+    other = world.open().queue("work", state=world.state)
+    with other.consume("g") as consumer:
+        consumer._broker.bury = lambda: None
+        consumer.receive()[0].nack("no", retry=False)
+
+
+def test_what_is_claimed_stays_claimed_while_another_thread_claims(world: World) -> None:
+    """What was read ahead is handed out by the claim that leased it, whoever reads on meanwhile."""
+    queue = made(world)
+    broker = queue.consume("g")._broker
+    first = broker._leased(3, 10**9, 1.0, patiently=False)
+    second = broker._leased(3, 10**9, 1.0, patiently=False)
+    found = [entry for leased in (second, first) for claimed in broker._claimed(*leased) for entry in claimed.entries]
+    assert [entry.value for entry in found] == [b"3", b"4", b"5", b"0", b"1", b"2"]
+
+
+def test_a_claim_takes_no_message_that_another_process_took(world: World) -> None:
+    """Both read the same messages ahead; each is leased once."""
+    queue, other = made(world), world.open().queue("work", state=world.state)
+    with queue.consume("g", prefetch=3) as one, other.consume("g", prefetch=3) as another:
+        found = [delivery for consumer in (one, another) * 3 for delivery in consumer.receive()]
+    assert [delivery.value for delivery in found] == [b"%d" % number for number in range(18)]
+    assert all(before.token <= after.token for before, after in pairwise(found))
