@@ -133,8 +133,11 @@ def _moments(timestamp_us: Timestamps) -> Iterable[datetime]:
     try:
         if isinstance(timestamp_us, int):
             return repeat(moment(timestamp_us))
-        micros = _micros_array(timestamp_us).tolist()
-        known = {one: moment(one) for one in set(micros)}  # the records of a block have one
+        array = _micros_array(timestamp_us)
+        if len(array) and (array == array[0]).all():  # the records of a block have one time
+            return repeat(moment(int(array[0])))
+        micros = array.tolist()
+        known = {one: moment(one) for one in set(micros)}
     except OverflowError as error:
         message = f"a time in a block or file whose checksum holds is on no calendar: {error}"
         raise CorruptionError(message) from error
