@@ -158,6 +158,7 @@ class Broker(OfOneProcess):
     def _fill(self, limit: int, *, patiently: bool) -> bool:
         """Read messages that are new to the group; tell whether there are any."""
         count = max(limit, _LOOKED_AT_MIN)
+        enough = count if self.ordered else limit
         bytes_max = limits.QUEUE_CLAIM_BYTES_MAX // self.topic.partitions
         for partition, ahead in enumerate(self._ahead):
             ahead.drop(self._cursors[partition])
@@ -171,7 +172,7 @@ class Broker(OfOneProcess):
                 held_bytes -= ahead.size_bytes
                 # Of each partition one large message alone would be too much: those that wait have their turn later.
                 room_bytes = bytes_max if held_bytes < limits.QUEUE_CLAIM_BYTES_MAX else 0
-                self._cursors[partition] = ahead.fill(self._cursors[partition], count, room_bytes, pay)
+                self._cursors[partition] = ahead.fill(self._cursors[partition], enough, count, room_bytes, pay)
                 held_bytes += ahead.size_bytes
                 found += len(ahead.entries)
         return found > 0

@@ -108,14 +108,16 @@ class Ahead:
         self.entries: list[Entry] = []
         self.size_bytes = 0
 
-    def fill(self, position: int, count: int, bytes_max: int, pay: Callable[[int], bool] | None = None) -> int:
-        """Have entries from a position on, at most ``count``, and no more once they have ``bytes_max``; return where
-        they begin, which is later if what was before is truncated. With ``pay``, not every call looks, where looks are
-        paid for: see ``Tail``.
+    def fill(
+        self, position: int, enough: int, count: int, bytes_max: int, pay: Callable[[int], bool] | None = None
+    ) -> int:
+        """Have ``enough`` entries from a position on, and read up to ``count`` at once, no more once they have
+        ``bytes_max``; return where they begin, which is later if what was before is truncated. With ``pay``, not every
+        call looks, where looks are paid for: see ``Tail``.
         """
         position = self._go(position)
         assert self._tail is not None
-        while len(self.entries) < count and self.size_bytes < bytes_max:
+        while len(self.entries) < enough and self.size_bytes < bytes_max:
             wanted = count - len(self.entries)
             found = self._tail.take(wanted) if pay is None else self._tail.take_patiently(wanted, pay)
             if not found:
