@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from oncelog import Delivery, Message, Queue
+from oncelog.log.read.reader import Tail
+from oncelog.log.stored.rows import Rows
 from oncelog.queue.deliver.broker import Broker
 from oncelog.queue.rules.delivery import MessageRun
 from oncelog.queue.send.topic import Topic
@@ -130,3 +132,21 @@ def test_a_claim_takes_no_message_that_another_process_took(world: World, monkey
             found += one.receive()
     assert [delivery.value for delivery in found] == [b"%d" % number for number in range(18)]
     assert all(before.token <= after.token for before, after in pairwise(found))
+
+
+def test_the_log_is_not_looked_at_while_enough_was_read_ahead(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A consumer that claims one message at a time does not ask each time whether there are more behind the last."""
+    queue = made(world)
+    looks: list[int] = []
+    look_for_rows = Tail._look_for_rows
+
+    def watched(self: Tail) -> list[Rows]:
+        looks.append(1)
+        return look_for_rows(self)
+
+    monkeypatch.setattr(Tail, "_look_for_rows", watched)
+    with queue.consume("g") as consumer:
+        found = [delivery.value for _ in range(20) for delivery in consumer.receive()]
+        assert (len(found), len(looks)) == (20, 1)
+        assert consumer.receive() == []
+        assert len(looks) == 2
