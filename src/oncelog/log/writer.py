@@ -280,8 +280,9 @@ class Writer(Submitting):
         deadline_us = self._deadline(timeout_s)
         stored = payloads.check_columns(self._owned_rows(payload, None), self._settings, self._log_id)
         admitted, pieces = self._admitter.payload(stored, deadline_us)
-        self._wait_until_stored(Submission(admitted, pieces, list), deadline_us)
-        return self._each_answer(admitted)
+        submission = Submission(admitted, pieces, lambda: self._each_answer(admitted))
+        self._wait_until_stored(submission, deadline_us)
+        return cast("Sequence[Ack | OncelogError]", submission.answer())
 
     def _each_answer(self, admitted: Admitted) -> Sequence[Ack | OncelogError]:
         """Return the ack of each row that is stored, or its error; acks that follow each other are a run."""

@@ -38,7 +38,7 @@ class SettlementRequest(NamedTuple):
         return cls("refused", reason=stored_reason(reason), again=retry)
 
 
-def positions_of(deliveries: Sequence[Delivery]) -> list[int]:
+def _positions_of(deliveries: Sequence[Delivery]) -> list[int]:
     """Return where messages stand in their partitions' logs."""
     return [one._entry.position for one in deliveries]  # noqa: SLF001  a property for each takes three times as long
 
@@ -51,7 +51,7 @@ class _Leases:
         for run, neighbours in groupby(deliveries, _lease_of):
             self._grouped.setdefault((run.token, run.partition), []).extend(neighbours)
         self.steps = [
-            ConsumerStep(token, partition, positions_of(held), *settlement)
+            ConsumerStep(token, partition, _positions_of(held), *settlement)
             for (token, partition), held in self._grouped.items()
         ]
 
