@@ -41,7 +41,7 @@ class Record(msgspec.Struct, frozen=True):
     tenant: str | None = None
 
 
-class Entry(msgspec.Struct, frozen=True):
+class Entry(msgspec.Struct, frozen=True, gc=False):
     """A stored record: what was appended, where it stands, and when it was stored.
 
     ``position`` counts over the whole log without gaps; ``entry`` counts from 0 in its ``segment``.

@@ -25,7 +25,7 @@ REMOTE: dict[type, tuple[str, ...]] = {
     RemoteSubscription: (),
     RemoteQueue: QUEUE_ABSENT,
     RemoteConsumer: ("is_of", "terms"),
-    RemoteDelivery: ("lease",),
+    RemoteDelivery: (),
     RemoteDeadLetters: (),
 }
 """Each remote class, and what of the embedded one is no part of the public surface."""

@@ -22,6 +22,7 @@ from oncelog.queue.rules import delivery as machine
 from oncelog.queue.rules.delivery import Change, Condition, MessageRun, Rules
 from oncelog.queue.state import statements
 from oncelog.queue.state.database import Transaction
+from oncelog.queue.state.statements import Outlook
 
 TOPIC, GROUP = "work", "workers"
 ACK_TIMEOUT_S = 0.4
@@ -74,6 +75,7 @@ def _live(url: str, where: str | None, task: Task) -> None:
         if task.broken:
             machine.expire = _expire_early
             statements.due = _due_early
+            statements.outlook = _outlook_early
         with oncelog.connect(url) as db:
             queue = db.queue(TOPIC, state=where)
             consume(queue, task) if task.kind == "consume" else produce(queue, task)
@@ -98,8 +100,16 @@ def _due_early(
     return _due(transaction, group_id, condition, now_us + ahead_us, limit)
 
 
+def _outlook_early(transaction: Transaction, group_id: int) -> Outlook | None:
+    found = _outlook(transaction, group_id)
+    if found is None or found.leased_us is None:
+        return found
+    return found._replace(leased_us=found.leased_us - EARLY_US)
+
+
 _expire = machine.expire
 _due = statements.due
+_outlook = statements.outlook
 
 
 # Producing.

@@ -166,7 +166,7 @@ def _lost_error(lost: Sequence[Delivery]) -> LeaseLost:
 class RemoteDelivery(Delivery):
     """One message in a worker's hands: ``ack()`` when it is done, ``nack(reason)`` when it could not be."""
 
-    __slots__ = ("_found", "_headers", "_leases")
+    __slots__ = ("_found", "_headers", "_leases", "until_us")
 
     def __init__(self, leases: Leases, found: Any, until_us: int) -> None:
         self._leases = leases
@@ -384,8 +384,9 @@ class RemoteConsumer(Consumer):
     def _topic(self) -> str:
         return self._leases.queue
 
-    def _is_own(self, one: object) -> bool:
-        return isinstance(one, RemoteDelivery) and (one.topic, one.group) == (self._topic, self.group)
+    def _others(self, listed: Sequence[object]) -> list[object]:
+        own = self._topic, self.group
+        return [one for one in listed if not isinstance(one, RemoteDelivery) or (one.topic, one.group) != own]
 
     def _settle(self, deliveries: Sequence[Delivery], settlement: SettlementRequest) -> None:
         self._leases.settle(deliveries, settlement)

@@ -163,6 +163,11 @@ def append_rows(writer: Writer | Producer, table: Tabular, timeout_s: float | No
     return writer._append_rows(table, timeout_s)
 
 
+def append_payload(writer: Writer, payload: pa.RecordBatch, timeout_s: float | None) -> Sequence[Ack | OncelogError]:
+    """Append rows that need no check, as ``format.payload.plain`` makes them; return the ack of each, or its error."""
+    return writer._append_payload(payload, timeout_s)
+
+
 def epoch(writer: Writer) -> int:
     """Return the number of this writer among those of its log."""
     return writer._epoch

@@ -272,8 +272,22 @@ class Writer(Submitting):
         deadline_us = self._deadline(timeout_s)
         submission = self._admit_arrow(table, None, deadline_us)
         self._wait_until_stored(submission, deadline_us)
-        run = submission.admitted.run()
-        return self._answers.rows(submission.admitted) if run is None else run
+        return self._each_answer(submission.admitted)
+
+    def _append_payload(self, payload: pa.RecordBatch, timeout_s: float | None) -> Sequence[Ack | OncelogError]:
+        """Append rows that need no check, each decided on its own; return the ack of each, or its error."""
+        self._check_usable()
+        deadline_us = self._deadline(timeout_s)
+        stored = payloads.check_columns(self._owned_rows(payload, None), self._settings, self._log_id)
+        admitted, pieces = self._admitter.payload(stored, deadline_us)
+        submission = Submission(admitted, pieces, lambda: self._each_answer(admitted))
+        self._wait_until_stored(submission, deadline_us)
+        return cast("Sequence[Ack | OncelogError]", submission.answer())
+
+    def _each_answer(self, admitted: Admitted) -> Sequence[Ack | OncelogError]:
+        """Return the ack of each row that is stored, or its error; acks that follow each other are a run."""
+        run = admitted.run()
+        return self._answers.rows(admitted) if run is None else run
 
     def _wait_until_stored(self, submission: Submission, deadline_us: int | None) -> None:
         newest = submission.admitted.newest

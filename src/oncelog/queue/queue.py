@@ -139,8 +139,8 @@ class Queue(Handle):
         if some were refused.
         """
         self._check_usable()
-        outgoing = [self._sending.outgoing(one) for one in message.listed(messages)]
-        sent = self._sending.send(outgoing, arguments.seconds("timeout_s", timeout_s), on_pending)
+        within_s = arguments.seconds("timeout_s", timeout_s)
+        sent = self._sending.send_messages(message.listed(messages), within_s, on_pending)
         self._sent()
         return sent
 

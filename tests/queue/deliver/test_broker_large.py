@@ -9,7 +9,8 @@ import pytest
 import oncelog
 from oncelog import Message, Queue, QueueSettings, RetryPolicy, Unavailable, limits
 from oncelog.limits import MIB
-from oncelog.queue.deliver.broker import Broker, ConsumerStep
+from oncelog.queue.deliver.broker import Broker
+from oncelog.queue.deliver.settler import ConsumerStep
 from oncelog.queue.deliver.settling import SettlementRequest
 from oncelog.queue.rules.delivery import MessageRun
 from oncelog.queue.send.sender import Outgoing, Sender, Sent

@@ -18,9 +18,13 @@ from oncelog import (
     QueueSettings,
     Unavailable,
     Window,
+    WriterFenced,
 )
 from oncelog.connect import Database
+from oncelog.limits import VALUE_BYTES_MAX
+from oncelog.log import inner
 from oncelog.queue.rules.message import identity
+from oncelog.queue.send import sender
 from oncelog.queue.send.sender import SendStatus
 from tests.log.watched import LONG_S, WatchedStorage
 from tests.queue.conftest import World
@@ -220,6 +224,56 @@ def test_some_of_many_are_refused(queue: Queue) -> None:
     assert sent.position == 1
 
 
+def test_of_messages_that_are_only_values_no_record_is_made(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are stored as a column: their answers are those of messages that were sent one by one."""
+    monkeypatch.setattr(sender, "Record", None)
+    sent = queue.send_many([Message(b"%d" % number) for number in range(5)])
+    assert [(one.partition, one.position, one.duplicate) for one in sent] == [(0, number, False) for number in range(5)]
+    with queue.consume("g", prefetch=5) as consumer:
+        found = consumer.receive()
+    assert [(one.value, one.position, one.sent_at) for one in found] == [
+        (b"%d" % number, one.position, one.timestamp) for number, one in enumerate(sent)
+    ]
+
+
+def test_a_value_that_is_too_large_is_refused_alone(queue: Queue) -> None:
+    """It spoils nothing for the values beside it."""
+    with pytest.raises(AppendErrors) as caught:
+        queue.send_many([Message(b"a"), Message(bytes(VALUE_BYTES_MAX + 1)), Message(b"c")])
+    first, refused, last = caught.value.results
+    assert isinstance(refused, InvalidArgument)
+    assert (first.position, last.position) == (0, 1)
+
+
+def test_values_of_several_blocks_are_answered_as_those_of_one(storage: WatchedStorage) -> None:
+    """A batch that is too large for one block has acks of each block."""
+    with Database(storage) as db:
+        queue = db.queue("emails", QueueSettings(log=LogSettings(block_records=2)), create=True)
+        sent = queue.send_many([Message(b"%d" % number) for number in range(5)])
+        assert [one.position for one in sent] == [0, 1, 2, 3, 4]
+        assert not any(one.duplicate for one in sent)
+        with queue.consume("g", prefetch=5) as consumer:
+            assert [one.sent_at for one in consumer.receive()] == [one.timestamp for one in sent]
+
+
+def test_values_whose_log_another_has_taken_are_not_sent_twice(
+    queue: Queue, storage: WatchedStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without ids an outcome that is not known is said, and not tried again."""
+    calls = []
+
+    def fenced(*_: object) -> object:
+        calls.append(1)
+        text = "another writer took the log"
+        raise WriterFenced(text, outcome="unknown")
+
+    monkeypatch.setattr(inner, "append_payload", fenced)
+    with pytest.raises(AppendErrors) as caught:
+        queue.send_many([Message(b"a"), Message(b"b")])
+    assert [one.outcome for one in caught.value.results] == ["unknown"] * 2
+    assert calls == [1]
+
+
 @pytest.mark.parametrize(
     "message",
     [
@@ -243,8 +297,9 @@ def test_what_cannot_be_sent_is_refused_and_nothing_is_written(message: Message)
         with pytest.raises((InvalidArgument, AppendErrors)):
             queue.send_many([message])
         assert queue.stats().ends == [0]
-        with pytest.raises(InvalidArgument):
-            queue.send(b"a", on_pending="wait")  # type: ignore[arg-type]
+        for count in (1, 2):
+            with pytest.raises(InvalidArgument):
+                queue.send_many([Message(b"a")] * count, on_pending="wait")  # type: ignore[arg-type]
 
 
 def test_what_is_committed_stays_so_whatever_becomes_of_a_duplicate(world: World) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 import oncelog
 from oncelog import LogBusy, Message, Unavailable
+from tests.queue.conftest import World
 
 ROOT = Path(__file__).parents[3]
 SENDER = """
@@ -117,3 +118,14 @@ def test_two_handles_in_one_process_take_turns_too(tmp_path: Path) -> None:
         first, second = one.queue("work", create=True), two.queue("work")
         answers = [queue.send_many([Message(b"x")])[0] for _ in range(3) for queue in (first, second)]
     assert [answer.position for answer in answers] == list(range(6))
+
+
+def test_a_send_wakes_nobody_who_does_not_wait_for_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that looks who else wants to write would ask the gate after each send, and take the time of it."""
+    queue = world.open().queue("work", create=True, state=world.state)
+    queue.send(b"a")
+    woken: list[int] = []
+    monkeypatch.setattr(queue._sending._turns._changed, "notify_all", lambda: woken.append(1))
+    queue.send(b"b")
+    assert not woken
+    monkeypatch.undo()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +12,8 @@ import pytest
 
 import oncelog
 from oncelog import CorruptionError, Database, Message, Queue
+from oncelog.queue.state.database import STATE_TABLES
+from oncelog.queue.state.sqlite import STATE_FILE
 
 
 @pytest.fixture
@@ -55,6 +59,34 @@ def test_nothing_is_delivered_by_a_state_that_was_replaced(queue: Queue, folder:
         for act in (delivery.ack, consumer.receive):
             with pytest.raises(CorruptionError, match="removed or replaced"):
                 act()
+
+
+def test_tables_of_before_are_used_as_they_are(folder: Path) -> None:
+    """Tables that were made with a hidden row number keep it: their messages are delivered and acknowledged."""
+    (folder / "queues").mkdir(parents=True)
+    with contextlib.closing(sqlite3.connect(folder / "queues" / STATE_FILE)) as before:
+        for table in STATE_TABLES:
+            identity = table.replace("/* identity */", "INTEGER PRIMARY KEY AUTOINCREMENT")
+            before.execute(identity.replace("/* clustered */", ""))
+    with oncelog.connect(folder) as db:
+        queue = db.queue("work", create=True)
+        queue.send_many([Message(b"%d" % number) for number in range(3)])
+        with queue.consume("g", prefetch=3) as consumer:
+            first, *others = consumer.receive()
+            consumer.ack(others)
+            first.nack("no", retry=False)
+            assert (queue.lag("g"), queue.dead_letters.list()[0].value) == (0, b"0")
+
+
+def test_the_journal_begins_again_before_it_is_long(queue: Queue, folder: Path) -> None:
+    """A commit that makes the journal longer takes more time than one that writes over what was there."""
+    with queue.consume("g") as consumer:
+        for _ in range(200):
+            [delivery] = consumer.receive()
+            delivery.nack("again")
+            queue.send(b"")
+    size_bytes = (folder / "queues" / f"{STATE_FILE}-wal").stat().st_size
+    assert size_bytes < 300 * 4_200
 
 
 def test_a_state_that_was_put_back_is_used_again(queue: Queue, folder: Path) -> None:

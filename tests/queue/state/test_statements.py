@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from oncelog import CorruptionError, InvalidArgument, NotFound, QueueSettings, RetryPolicy
+from oncelog.queue.state import statements
 from oncelog.settings import LogSettings, Window
 from tests.queue.conftest import World
 
@@ -90,3 +91,42 @@ def test_a_policy_that_cannot_be_read_is_the_queues(world: World) -> None:
         with db._state_of(world.state).writing() as transaction:
             transaction.all("UPDATE oncelog_run SET policy = ?", "{")
         assert consumer.receive()[0].attempts == 2
+
+
+def test_an_outlook_tells_all_that_a_claim_has_to_know(world: World) -> None:
+    """Where the group is in each partition, when the first message of each condition is due, and whether to deliver."""
+    queue = world.open().queue("work", create=True, partitions=2, state=world.state)
+    for key in ("a", "b", "c", "d"):
+        queue.send(b"", key=key)
+    consumer = queue.consume("g", prefetch=4)
+    broker = consumer._broker
+
+    def outlook() -> statements.Outlook:
+        with queue._database.reading() as transaction:
+            found = statements.outlook(transaction, broker.id)
+        assert found is not None
+        return found
+
+    fresh = outlook()
+    assert fresh[1:4] == (None, None, None)
+    assert not fresh.is_due(1 << 62)
+    one, two, *_ = consumer.receive()
+    broker.bury = lambda: None
+    one.nack("no")
+    two.nack("no", retry=False)
+    found = outlook()
+    assert found.cursors == queue.stats().ends != fresh.cursors
+    assert found.waiting_us is not None
+    assert found.leased_us is not None
+    assert found.dying_us is not None
+    assert found.dying_us < found.waiting_us < found.leased_us
+    assert (found.is_due(found.dying_us), found.is_due(found.dying_us - 1)) == (True, False)
+    changed = QueueSettings(ack_timeout_s=7.0)
+    queue.configure(changed)
+    for group in (None, "g"):
+        assert (outlook().paused, outlook().settings) == (False, changed)
+        queue.pause(group)
+        assert outlook().paused
+        queue.resume(group)
+    with queue._database.reading() as transaction:
+        assert statements.outlook(transaction, broker.id + 1) is None

@@ -116,12 +116,15 @@ def entries(
     """Return a payload's rows as entries."""
     count = payload.num_rows
     present = dict(zip(payload.schema.names, payload.columns, strict=True))
+    given = [present.get(name) for name in _ENTRY_COLUMNS]
+    while given[-1] is None:  # most records have a value, perhaps an id, and nothing else
+        given.pop()
     rows: list[Iterable[Any]] = [
         range(first_position, first_position + count),
         repeat(segment),
         range(first_entry, first_entry + count),
         _moments(timestamp_us),
-        *(_objects(present.get(name)) for name in _ENTRY_COLUMNS),
+        *map(_objects, given),
     ]
     return list(map(Entry, *rows))
 
@@ -130,8 +133,11 @@ def _moments(timestamp_us: Timestamps) -> Iterable[datetime]:
     try:
         if isinstance(timestamp_us, int):
             return repeat(moment(timestamp_us))
-        micros = _micros_array(timestamp_us).tolist()
-        known = {one: moment(one) for one in set(micros)}  # the records of a block have one
+        array = _micros_array(timestamp_us)
+        if len(array) and (array == array[0]).all():  # the records of a block have one time
+            return repeat(moment(int(array[0])))
+        micros = array.tolist()
+        known = {one: moment(one) for one in set(micros)}
     except OverflowError as error:
         message = f"a time in a block or file whose checksum holds is on no calendar: {error}"
         raise CorruptionError(message) from error

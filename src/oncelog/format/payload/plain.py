@@ -58,6 +58,16 @@ def columns(values: Sequence[bytes], ids: Sequence[str | None]) -> pa.RecordBatc
     return pa.RecordBatch.from_arrays(arranged, schema=schema_of(mask))
 
 
+def payload_of_values(values: Sequence[bytes]) -> pa.RecordBatch | None:
+    """Return records that are only values as a payload; ``None`` if one cannot be stored, or there are none."""
+    if set(map(type, values)) != _BYTES:
+        return None
+    column = arrays.binaries(values)
+    if _sizes_bytes(column).max() > limits.VALUE_BYTES_MAX:
+        return None
+    return pa.RecordBatch.from_arrays([column], schema=schema_of(VALUE))
+
+
 def _is_bare(records: Sequence[Record]) -> bool:
     """Tell in one pass whether all records have a value, perhaps an id, and nothing else: most are so."""
     labelled = [

@@ -175,6 +175,7 @@ class Tail(Fed[Entry]):
         self._lease = lease
         begin(scan, start, lease)
         self._there_us = clock.elapsed_us()
+        self._rows: deque[Rows] = deque()  # read from the log, and not entries yet
         self._ready: deque[Entry] = deque()
         self._nothing_at: tuple[tuple[int, int], int] | None = None  # where a look found nothing, and when
 
@@ -215,17 +216,33 @@ class Tail(Fed[Entry]):
         self._check_usable()
         if self._lease is not None:
             self._lease.hold(self._scan.position)
-        return self._take(limit) if self._ready or self._is_worth_a_look(pay) else []
+        return self._take(limit) if self._ready or self._rows or self._is_worth_a_look(pay) else []
 
     def _take(self, limit: int) -> list[Entry]:
         self._check_usable()
-        if not self._ready:
+        ready = self._ready
+        if ready:
+            return [ready.popleft() for _ in range(min(limit, len(ready)))]
+        if not self._rows:
             if self._lease is not None:
                 self._lease.hold(self._scan.position)
-            for rows in self._look_for_rows():
-                self._ready += rows.entries()
-        ready = self._ready
-        return [ready.popleft() for _ in range(min(limit, len(ready)))]
+            self._rows += self._look_for_rows()
+        return self._made(limit)
+
+    def _made(self, limit: int) -> list[Entry]:
+        """Return the next entries of the rows that were read, at most ``limit``. The others stay in columns: memory of
+        entries that are gone is used again, and new memory is slow.
+        """
+        found: list[Entry] = []
+        while self._rows and len(found) < limit:
+            rows = self._rows[0]
+            wanted = limit - len(found)
+            found += rows.cut(0, wanted).entries()
+            if wanted < rows.count:
+                self._rows[0] = rows.cut(wanted)
+            else:
+                self._rows.popleft()
+        return found
 
     def poll(self, timeout_s: float = 0.0) -> Entry | None:
         """Return the next entry, waiting for it up to ``timeout_s``; ``None`` when none came. ``Closed`` once
@@ -238,8 +255,9 @@ class Tail(Fed[Entry]):
         if not self._ready:
             self._iterated = True
             try:
-                for rows in self.poll_rows(timeout_s):
-                    self._ready += rows.entries()
+                if not self._rows:
+                    self._rows += self.poll_rows(timeout_s)
+                self._ready += self._made(AT_ONCE)
             finally:
                 self._iterated = False
         return self._ready.popleft() if self._ready else None

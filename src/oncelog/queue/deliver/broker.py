@@ -10,22 +10,22 @@ import contextlib
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
 from typing import NamedTuple
 
 from oncelog import limits
 from oncelog.clock import Clock
-from oncelog.concurrency.batcher import Batcher
-from oncelog.errors import CorruptionError, NotFound, OncelogError, Unavailable
+from oncelog.errors import CorruptionError, OncelogError
 from oncelog.handle import OfOneProcess
+from oncelog.queue.deliver.group import ConsumerGroup
 from oncelog.queue.deliver.pace import Pace
+from oncelog.queue.deliver.settler import ConsumerStep, Ended, Settler
 from oncelog.queue.rules import delivery, message
 from oncelog.queue.rules.delivery import Change, Condition, Fresh, Lease, MessageRun, Rules
-from oncelog.queue.rules.queue_time import QueueTime
 from oncelog.queue.rules.settings import QueueSettings
-from oncelog.queue.send.topic import DEAD_LETTERS, Ahead, Topic, size_bytes, within
+from oncelog.queue.send.topic import Ahead, Topic, headers_of, neighbours, position_of, total_bytes, within
 from oncelog.queue.state import statements
-from oncelog.queue.state.database import WAIT_S, WAIT_S_MIN, StateDatabase, Transaction, locked, patience_s
+from oncelog.queue.state.database import WAIT_S, StateDatabase, Transaction, locked, patience_s
+from oncelog.queue.state.statements import Outlook
 from oncelog.types import Entry, micros
 
 POLL_S = 0.02
@@ -39,29 +39,13 @@ can be delivered.
 _LOOKED_AT_MIN = 256
 """At least so many new messages are read at once, so that delayed messages do not hide those behind them."""
 _LOOKS_MAX = 50
-_CLOSE_S = 30.0
-
-Ended = Callable[[list[list[int]] | BaseException], None]
-"""What is called with the positions that steps lost, or with the error for which none was stored."""
 
 
 class Claimed(NamedTuple):
     """Messages that are leased to a consumer: a run, and those of it that are still there."""
 
     run: MessageRun
-    entries: list[Entry]
-
-
-class ConsumerStep(NamedTuple):
-    """What a consumer does with messages of one partition that it holds under one token."""
-
-    token: int
-    partition: int
-    positions: Sequence[int]
-    kind: str = "acked"
-    reason: str = ""
-    again: bool = True
-    extend_us: int = 0
+    entries: Sequence[Entry]
 
 
 def _steps(kind: str, parts: Iterable[tuple[MessageRun, Iterable[int]]]) -> list[ConsumerStep]:
@@ -81,16 +65,6 @@ class _Unreadable(Exception):
         self.error = error
 
 
-class _Asked:
-    """Steps that wait to be stored, with those of others."""
-
-    def __init__(self, steps: Sequence[ConsumerStep]) -> None:
-        self.steps = steps
-        self.done = False
-        self.lost: list[list[int]] = []
-        self.error: BaseException | None = None
-
-
 class Broker(OfOneProcess):
     """One group of one queue, in this process. Safe to share between threads."""
 
@@ -102,55 +76,37 @@ class Broker(OfOneProcess):
         super().__init__()
         self.topic = topic
         self.name = name
-        self.settings = settings
-        self._changed = threading.Condition()
-        self._rings = 0
         self._database = database
         self._clock = clock
-        self._queue_id = queue_id
-        self._id: int | None = None
-        with database.reading() as transaction:
-            row = self._row(transaction)
-            self.generation = statements.generation(transaction)
-            self._wall_us = transaction.now_us()
-        self.id = self._id = row.id
-        self.ordered = row.ordered
-        self._time = QueueTime(clock, row.noted, self._wall_us, one_machine=database.one_machine)
-        self._submitted: Batcher[tuple[Sequence[ConsumerStep], Ended]] = Batcher(
-            "oncelog-settler", self._settle_submitted
-        )
+        self._group = ConsumerGroup(topic.name, name, queue_id, settings, database, clock)
+        self.id, self.ordered, self.generation = self._group.id, self._group.ordered, self._group.generation
+        self._settler = Settler(self._group, database, wake=self.wake, bury=lambda: self.bury())  # noqa: PLW0108  it is set later
+        self._changed = threading.Condition()
+        self._rings = 0
         self._claiming = threading.RLock()
         self._ahead = [Ahead(log) for log in topic.logs]
         self._pace = Pace(clock, topic.partitions)
         self._cursors: list[int] = []
+        self._wall_us = 0
         self._turn = 0
-        self._asking = threading.Lock()
-        self._storing = threading.Lock()
-        self._asked: list[_Asked] = []
         self.bury: Callable[[], None] = lambda: None
         """Brings what is dying to the dead letters; set by who has them."""
         self.trim: Callable[[float | None], None] = lambda _: None
         """Removes what every group has settled, if that was not done for so many seconds; set by the queue."""
 
-    def _row(self, transaction: Transaction) -> statements.GroupRow:
-        """Return the group as it is stored; in a writing transaction, nobody else changes it until that ends.
+    @property
+    def settings(self) -> QueueSettings:
+        """The queue's settings when this broker looked last."""
+        return self._group.settings
 
-        A group that was removed and made again under its name is another one, with other positions and tokens.
-        """
-        row = statements.group(transaction, self._queue_id, self.name)
-        if row is None or self._id not in (None, row.id):
-            message = f"queue {self.topic.name!r} has no group {self.name!r} (any more): consume(group=…) makes it"
-            raise NotFound(message)
-        return row
+    @property
+    def may_be_dying(self) -> bool:
+        """Whether messages may be on their way to the dead letters."""
+        return self._group.may_be_dying
 
     def now_us(self) -> int:
         """Return the queue time."""
-        return self._time.now_us()
-
-    def rules(self, now_us: int) -> Rules:
-        """Return the inputs of the state machine."""
-        mortal = not self.topic.name.startswith(DEAD_LETTERS)
-        return Rules(now_us, self.settings.retry, self._clock.chance, mortal)
+        return self._group.now_us()
 
     # Claiming.
 
@@ -171,10 +127,10 @@ class Broker(OfOneProcess):
 
     def _leased(
         self, limit: int, lease_us: int, wait_s: float, *, patiently: bool
-    ) -> tuple[list[MessageRun], dict[int, dict[int, Entry]]]:
+    ) -> tuple[list[MessageRun], dict[int, Sequence[Entry]]]:
         """Lease messages; return them, and those that were looked at for the first time."""
         leases: list[MessageRun] = []
-        fresh: dict[int, dict[int, Entry]] = {}
+        fresh: dict[int, Sequence[Entry]] = {}
         with locked(self._claiming, wait_s):
             for _ in range(_LOOKS_MAX):
                 if leases or not self._read_ahead(limit, patiently=patiently):
@@ -190,17 +146,19 @@ class Broker(OfOneProcess):
     def _read_ahead(self, limit: int, *, patiently: bool) -> bool:
         """Read what may be claimed; tell whether there is anything to do at all."""
         with self._database.reading() as transaction:
-            row = statements.queue(transaction, self.topic.name)
-            group = self._row(transaction)
-            self._cursors = statements.cursors(transaction, self.id)
-            due_us = statements.next_us(transaction, self.id)
-        if row is None or row.id != self._queue_id:
-            error = f"queue {self.topic.name!r} was deleted: open it again"
-            raise NotFound(error)
-        if row.paused or group.paused:
+            outlook = self._group.outlook(transaction)
+        if outlook.paused:
             return False
-        self.settings = row.settings
+        self._cursors = outlook.cursors
+        found = self._fill(limit, patiently=patiently)
+        if found:
+            self._pace.came()
+        return found or outlook.is_due(self.now_us())
+
+    def _fill(self, limit: int, *, patiently: bool) -> bool:
+        """Read messages that are new to the group; tell whether there are any."""
         count = max(limit, _LOOKED_AT_MIN)
+        enough = count if self.ordered else limit
         bytes_max = limits.QUEUE_CLAIM_BYTES_MAX // self.topic.partitions
         for partition, ahead in enumerate(self._ahead):
             ahead.drop(self._cursors[partition])
@@ -214,44 +172,59 @@ class Broker(OfOneProcess):
                 held_bytes -= ahead.size_bytes
                 # Of each partition one large message alone would be too much: those that wait have their turn later.
                 room_bytes = bytes_max if held_bytes < limits.QUEUE_CLAIM_BYTES_MAX else 0
-                self._cursors[partition] = ahead.fill(self._cursors[partition], count, room_bytes, pay)
+                self._cursors[partition] = ahead.fill(self._cursors[partition], enough, count, room_bytes, pay)
                 held_bytes += ahead.size_bytes
                 found += len(ahead.entries)
-        if found:
-            self._pace.came()
-        return found > 0 or (due_us is not None and due_us <= self.now_us())
+        return found > 0
 
     def _claim(
         self, transaction: Transaction, limit: int, lease_us: int
-    ) -> tuple[list[MessageRun], dict[int, dict[int, Entry]], bool]:
+    ) -> tuple[list[MessageRun], dict[int, Sequence[Entry]], bool]:
         """Lease messages; return them, those that were looked at for the first time, and whether some were too late."""
-        row = self._row(transaction)
-        now_us = self._time.meet(row.noted.queue_us if row.noted is not None else 0)
+        token, now_us = self._group.begin(transaction)
         self._wall_us = transaction.now_us()
-        rules = self.rules(now_us)
-        lease = Lease(row.token + 1, now_us + lease_us)
-        expired = delivery.expire(
-            statements.due(transaction, self.id, Condition.LEASED, now_us, _EXPIRED_AT_ONCE), rules
-        )
-        statements.apply(transaction, self.id, expired)
-        delivered = delivery.deliver(self._due(transaction, now_us, limit), lease, limit, rules)
-        statements.apply(transaction, self.id, delivered)
-        leases = [run for run in delivered.come if run.token == lease.token]
-        late = any(run.condition is Condition.DYING for run in delivered.come)
-        fresh: dict[int, dict[int, Entry]] = {}
+        rules = self._group.rules(now_us)
+        lease = Lease(token + 1, now_us + lease_us)
+        outlook = self._group.outlook(transaction)
+        expired = self._expire(transaction, outlook, rules)
+        leases: list[MessageRun] = []
+        late = False
+        if expired or (outlook.waiting_us is not None and outlook.waiting_us <= now_us):
+            leases, late = self._deliver(transaction, lease, limit, rules)
+        fresh: dict[int, Sequence[Entry]] = {}
         if not any(map(delivery.is_suspect, leases)):
             left = limit - sum(run.count for run in leases)
+            for ahead, cursor in zip(self._ahead, outlook.cursors, strict=True):
+                ahead.drop(cursor)
             if not (leases and self._many_parked(transaction)):
                 leases += self._admit(transaction, lease, left, rules, fresh)
         statements.note(
             transaction,
             self.id,
             lease.token,
-            self._time.note(now_us, self._wall_us),
+            self._group.noted(now_us, self._wall_us),
             delivered=sum(run.count for run in leases),
-            timed_out=sum(run.count for run in expired.gone),
+            timed_out=expired,
         )
         return leases, fresh, late
+
+    def _expire(self, transaction: Transaction, outlook: Outlook, rules: Rules) -> int:
+        """End the leases whose time is over; return how many messages they held."""
+        if outlook.leased_us is None or outlook.leased_us > rules.now_us:
+            return 0
+        runs = statements.due(transaction, self.id, Condition.LEASED, rules.now_us, _EXPIRED_AT_ONCE)
+        expired = delivery.expire(runs, rules)
+        self._group.apply(transaction, expired)
+        return sum(run.count for run in expired.gone)
+
+    def _deliver(
+        self, transaction: Transaction, lease: Lease, limit: int, rules: Rules
+    ) -> tuple[list[MessageRun], bool]:
+        """Lease messages that were looked at before, and are due; tell also whether some were too late."""
+        delivered = delivery.deliver(self._due(transaction, rules.now_us, limit), lease, limit, rules)
+        self._group.apply(transaction, delivered)
+        leases = [run for run in delivered.come if run.token == lease.token]
+        return leases, any(run.condition is Condition.DYING for run in delivered.come)
 
     def _due(self, transaction: Transaction, now_us: int, limit: int) -> list[MessageRun]:
         if self.ordered:
@@ -262,19 +235,17 @@ class Broker(OfOneProcess):
         return self.ordered and statements.parked(transaction, self.id, _PARKED_MAX) >= _PARKED_MAX
 
     def _admit(
-        self, transaction: Transaction, lease: Lease, limit: int, rules: Rules, fresh: dict[int, dict[int, Entry]]
+        self, transaction: Transaction, lease: Lease, limit: int, rules: Rules, fresh: dict[int, Sequence[Entry]]
     ) -> list[MessageRun]:
         """Look at fresh messages, partition by partition, beginning with another one each time."""
         leases: list[MessageRun] = []
         left_bytes = limits.QUEUE_CLAIM_BYTES_MAX
-        cursors = statements.cursors(transaction, self.id)
         for step in range(self.topic.partitions):
             partition = (self._turn + step) % self.topic.partitions
             ahead = self._ahead[partition]
-            ahead.drop(cursors[partition])
             if limit <= 0 or left_bytes <= 0 or not ahead.entries:
                 continue
-            entries: Sequence[Entry] = ahead.entries
+            entries = ahead.entries
             if ahead.size_bytes > left_bytes:
                 entries = list(within(ahead.entries, left_bytes))
             left_bytes -= ahead.size_bytes
@@ -283,18 +254,21 @@ class Broker(OfOneProcess):
             if self.ordered:
                 held = statements.held_keys(transaction, self.id, [one.key for one in looked_at if one.key is not None])
             admitted = delivery.admit(looked_at, lease, limit, rules, held)
-            statements.apply(transaction, self.id, Change([], admitted.come))
+            self._group.apply(transaction, Change([], admitted.come))
             assert admitted.until is not None
             self._cursors[partition] = admitted.until
             statements.move(transaction, self.id, partition, admitted.until)
-            fresh[partition] = {entry.position: entry for entry in entries}
+            fresh[partition] = entries
             leases += [run for run in admitted.come if run.token == lease.token]
             limit -= admitted.leased
         self._turn = (self._turn + 1) % self.topic.partitions
         return leases
 
-    def _fresh(self, partition: int, entries: Iterable[Entry], now_us: int) -> list[Fresh]:
+    def _fresh(self, partition: int, entries: Sequence[Entry], now_us: int) -> list[Fresh]:
         """Return what the machine has to know of messages: of plain neighbours, where they are."""
+        first, end = entries[0].position, entries[-1].position + 1
+        if end - first == len(entries) and not self.ordered and not any(map(headers_of, entries)):
+            return [Fresh(partition, first, len(entries))]
         found: list[Fresh] = []
         first = count = 0
         for entry in entries:
@@ -334,7 +308,7 @@ class Broker(OfOneProcess):
             for_others=bool(envelope.group) and envelope.group != self.name,
         )
 
-    def _claimed(self, leases: Sequence[MessageRun], fresh: dict[int, dict[int, Entry]]) -> list[Claimed]:
+    def _claimed(self, leases: Sequence[MessageRun], fresh: dict[int, Sequence[Entry]]) -> list[Claimed]:
         """Return what is in leases. What cannot be read now goes back."""
         try:
             return self._handed_out(leases, fresh)
@@ -346,7 +320,7 @@ class Broker(OfOneProcess):
             self._let_go(_steps("returned", ((run, run.positions) for run in leases)))
             raise
 
-    def _handed_out(self, leases: Sequence[MessageRun], fresh: dict[int, dict[int, Entry]]) -> list[Claimed]:
+    def _handed_out(self, leases: Sequence[MessageRun], fresh: dict[int, Sequence[Entry]]) -> list[Claimed]:
         """Return what is in leases, reading again what was not read just now. What is too much goes back. Messages that
         were truncated away, or purged, are let go: nobody can be given them any more.
         """
@@ -358,10 +332,8 @@ class Broker(OfOneProcess):
             if left_bytes <= 0:
                 over.append((run, run.positions))
                 continue
-            there = fresh.get(run.partition, {})
-            if run.first in there:
-                entries = [there[position] for position in run.positions]
-            else:
+            entries = neighbours(fresh.get(run.partition, ()), run.first, run.count)
+            if entries is None:
                 try:
                     entries = self.topic.read(run.partition, run.first, run.count, left_bytes)
                 except CorruptionError as error:
@@ -369,15 +341,17 @@ class Broker(OfOneProcess):
                         raise _Unreadable(run, error) from error
                     over.append((run, run.positions))  # a claim that this run begins raises the error
                     continue
-            size = sum(map(size_bytes, entries))
+            size = total_bytes(entries) if len(leases) > 1 else 0  # one alone is never too much
             if size > left_bytes and found:
                 over.append((run, run.positions))
                 left_bytes = 0
                 continue
             left_bytes -= size
             end = entries[-1].position + 1 if entries else run.end
-            over.append((run, range(end, run.end)))
-            gone.append((run, {*range(run.first, end)} - {entry.position for entry in entries}))
+            if end < run.end:
+                over.append((run, range(end, run.end)))
+            if len(entries) < end - run.first:
+                gone.append((run, {*range(run.first, end)}.difference(map(position_of, entries))))
             if entries:
                 found.append(Claimed(run, entries))
         self._let_go(_steps("gone", gone) + _steps("returned", over))
@@ -390,26 +364,6 @@ class Broker(OfOneProcess):
             with contextlib.suppress(OncelogError):  # then their leases run out
                 self.settle(some)
 
-    # Ending.
-
-    def dying(self, limit: int) -> list[MessageRun]:
-        """Return messages whose end has come, and that the dead letters do not have for sure yet."""
-        with self._database.reading() as transaction:
-            return statements.due(transaction, self.id, Condition.DYING, self.now_us(), limit)
-
-    def buried(self, parts: Sequence[MessageRun]) -> None:
-        """Let go of messages that the dead letters have: of runs, or parts of them, that were dying."""
-        count = 0
-        with self._database.writing(wait_s=WAIT_S_MIN) as transaction:  # else the next time
-            self._row(transaction)
-            for part in parts:
-                run = statements.at(transaction, self.id, part.partition, part.first)
-                taken, left = delivery.cut(run, part.positions) if run is not None else ([], [])
-                if run is not None and taken == [part]:  # else another process has buried it
-                    self._apply(transaction, Change([run], left))
-                    count += part.count
-            statements.count(transaction, self.id, "buried", count)
-
     # Settling.
 
     def settle(self, steps: Sequence[ConsumerStep]) -> list[list[int]]:
@@ -418,89 +372,21 @@ class Broker(OfOneProcess):
         Steps of several threads are stored together: one commit for all that have come meanwhile.
         """
         self._check_process()
-        asked = _Asked(steps)
-        with self._asking:
-            self._asked.append(asked)
-        with self._storing:
-            if not asked.done:
-                self._store()
-        if asked.error is not None:
-            raise asked.error
-        if any(step.kind in ("refused", "returned") for step in steps):
-            self.wake()
-        return asked.lost
+        return self._settler.settle(steps)
 
     def submit(self, steps: Sequence[ConsumerStep], ended: Ended) -> None:
         """Have steps stored without waiting for it; ``ended`` has what ``settle`` returns, or raises."""
         self._check_process()
-        self._submitted.put((steps, ended))
+        self._settler.submit(steps, ended)
 
-    def _settle_submitted(self, submitted: Sequence[tuple[Sequence[ConsumerStep], Ended]]) -> None:
-        try:
-            lost = iter(self.settle([step for steps, _ in submitted for step in steps]))
-        except BaseException as error:  # noqa: BLE001 (the future has it)
-            for _, ended in submitted:
-                ended(error)
-            return
-        if any(step.kind == "refused" for steps, _ in submitted for step in steps):
-            self.bury()
-        for steps, ended in submitted:
-            ended(list(islice(lost, len(steps))))
+    def dying(self, limit: int) -> list[MessageRun]:
+        """Return messages whose end has come, and that the dead letters do not have for sure yet."""
+        with self._database.reading() as transaction:
+            return statements.due(transaction, self.id, Condition.DYING, self.now_us(), limit)
 
-    def _store(self) -> None:
-        with self._asking:
-            taken, self._asked = self._asked, []
-        try:
-            with self._database.writing() as transaction:
-                self._settle_all(transaction, taken)
-        except OncelogError as error:
-            for asked in taken:
-                asked.error = error
-        except BaseException as error:
-            interrupted = f"the thread that stored this among others was interrupted ({error!r}): try again"
-            for asked in taken:
-                asked.error = Unavailable(interrupted, outcome="unknown")
-            raise
-        finally:
-            for asked in taken:
-                asked.done = True
-
-    def _settle_all(self, transaction: Transaction, taken: Sequence[_Asked]) -> None:
-        row = self._row(transaction)
-        now_us = self._time.meet(row.noted.queue_us if row.noted is not None else 0)
-        counted: dict[str, int] = defaultdict(int)
-        for asked in taken:
-            asked.lost = [self._settle(transaction, step, now_us, counted) for step in asked.steps]
-        for what, by in counted.items():
-            statements.count(transaction, self.id, what, by)
-
-    def _settle(self, transaction: Transaction, step: ConsumerStep, now_us: int, counted: dict[str, int]) -> list[int]:
-        runs = [run for run in statements.leased(transaction, self.id, step.token) if run.partition == step.partition]
-        settled = delivery.settle(runs, step.token, step.positions, now_us, self._becoming(step, now_us))
-        self._apply(transaction, settled.change)
-        count = sum(run.count for run in settled.taken)
-        if step.kind in ("acked", "refused"):
-            counted[step.kind] += count
-        elif step.kind == "returned":
-            counted["delivered"] -= count
-        return settled.lost
-
-    def _apply(self, transaction: Transaction, change: Change) -> None:
-        """Store a change, and let the next go whose keys have no other before them any more."""
-        statements.apply(transaction, self.id, change)
-        for key in change.settled_keys:
-            run = statements.first_of_key(transaction, self.id, key)
-            if run is not None and run.condition is Condition.PARKED:
-                statements.apply(transaction, self.id, Change([run], [delivery.freed(run)]))
-
-    def _becoming(self, step: ConsumerStep, now_us: int) -> Callable[[MessageRun], MessageRun | None]:
-        if step.kind == "refused":
-            return lambda run: delivery.refused(run, step.reason, self.rules(now_us), again=step.again)
-        if step.kind == "returned":
-            return lambda run: delivery.returned(run, now_us)
-        if step.kind == "extended":
-            return lambda run: delivery.extended(run, now_us + step.extend_us)
-        return lambda _: None
+    def buried(self, parts: Sequence[MessageRun]) -> None:
+        """Let go of messages that the dead letters have: of runs, or parts of them, that were dying."""
+        self._settler.buried(parts)
 
     # Waiting.
 
@@ -523,7 +409,7 @@ class Broker(OfOneProcess):
 
     def close(self) -> None:
         """Settle what was submitted, and stop reading."""
-        self._submitted.wait_idle(_CLOSE_S)
+        self._settler.close()
         with self._claiming:
             for ahead in self._ahead:
                 ahead.close()

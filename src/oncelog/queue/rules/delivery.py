@@ -312,7 +312,10 @@ def settle(
         come += left
         taken += parts
         for part in parts:
-            wanted.difference_update(part.positions)
+            if part.count == len(wanted):
+                wanted = set()
+            else:
+                wanted.difference_update(part.positions)
             after = become(part)
             if after is not None:
                 come.append(after)

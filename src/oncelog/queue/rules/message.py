@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -19,7 +19,7 @@ ENVELOPE = "oncelog-envelope"
 """The header that carries what a log has no column for; a user's own may not have this name."""
 
 
-class Message(msgspec.Struct, frozen=True):
+class Message(msgspec.Struct, frozen=True, gc=False):
     """What is sent: a value, and what is known about it.
 
     ``id`` makes sending safe to repeat: within (tenant, topic, key) it is enqueued once; empty means no idempotence.
@@ -110,6 +110,27 @@ def check(message: object) -> Message:
     if message.retry is not None:
         return msgspec.structs.replace(message, retry=retry_module.check(message.retry))
     return message
+
+
+_PLAIN_MESSAGE = Message(b"")
+_TEXT, _DELAY_S = _PLAIN_MESSAGE.id, _PLAIN_MESSAGE.delay_s
+
+
+def plain_values(messages: Sequence[object]) -> list[bytes] | None:
+    """Return the values of messages that are values and nothing else; ``None`` if one may be something else."""
+    values = [
+        one.value
+        for one in messages
+        if type(one) is Message
+        and one.id is _TEXT
+        and one.key is _TEXT
+        and one.tenant is _TEXT
+        and one.headers is None
+        and one.delay_s is _DELAY_S
+        and one.deadline_s is None
+        and one.retry is None
+    ]
+    return values if len(values) == len(messages) else None
 
 
 def _check_headers(headers: object) -> None:

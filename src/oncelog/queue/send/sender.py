@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import repeat
 from typing import Literal, NamedTuple
 
 import msgspec
+import pyarrow as pa
 
 from oncelog.clock import Clock
 from oncelog.errors import (
@@ -22,6 +24,8 @@ from oncelog.errors import (
     Unavailable,
     WriterFenced,
 )
+from oncelog.format.payload import plain
+from oncelog.log import inner
 from oncelog.log.append.answers import id_conflict
 from oncelog.log.writer import Writer
 from oncelog.queue.rules import message as message_module
@@ -31,7 +35,7 @@ from oncelog.queue.send.topic import Topic
 from oncelog.queue.send.writer_turns import WriterTurns
 from oncelog.queue.state import gate
 from oncelog.queue.state.database import WAIT_S, WAIT_S_MIN, StateDatabase, patience_s
-from oncelog.types import Ack, Entry, Record
+from oncelog.types import Ack, AckRun, Entry, Record, moment
 
 OnPending = Literal["join", "refuse"]
 Status = Literal["PENDING", "COMMITTED", "FAILED"]
@@ -40,8 +44,12 @@ _TURNS_MAX = 10
 _NEAR = 64
 """Messages no further apart than this are read in one go."""
 
+_Answers = Sequence[Ack | OncelogError]
+_Append = Callable[[Writer, float], _Answers]
+"""From a writer, and the seconds that are left, to the answers of what was appended."""
 
-class Sent(msgspec.Struct, frozen=True):
+
+class Sent(msgspec.Struct, frozen=True, gc=False):
     """The answer to a send: the message is durable, at this place; ``duplicate``: since an earlier attempt."""
 
     partition: int
@@ -118,6 +126,25 @@ class Sender:
 
     # Sending.
 
+    def send_messages(self, given: Sequence[object], timeout_s: float, on_pending: OnPending) -> list[Sent]:
+        """Send messages, as ``send`` does; ``InvalidArgument`` if one of them cannot be sent, and then none is."""
+        values = message_module.plain_values(given) if self._topic.partitions == 1 else None
+        payload = None if values is None else plain.payload_of_values(values)
+        if payload is None:
+            return self.send([self.outgoing(one) for one in given], timeout_s, on_pending)
+        check_on_pending(on_pending)
+        return self._send_payload(payload, self._clock.elapsed_us() + round(timeout_s * 1e6))
+
+    def _send_payload(self, payload: pa.RecordBatch, deadline_us: int) -> list[Sent]:
+        """Append messages that are only values to the only partition, in a column: no record is made of each."""
+        answers = self._append(0, lambda writer, left_s: inner.append_payload(writer, payload, left_s), deadline_us)
+        if isinstance(answers, OncelogError):
+            answers = [answers] * payload.num_rows
+        if isinstance(answers, AckRun):
+            positions = range(answers.position, answers.position + len(answers))
+            return list(map(Sent, repeat(0), positions, repeat(moment(answers.time_us))))
+        return all_sent([_sent(0, answer) for answer in answers])
+
     def send(self, outgoing: Sequence[Outgoing], timeout_s: float, on_pending: OnPending) -> list[Sent]:
         """Append records, each decided on its own; ``AppendErrors`` if some were refused and others not."""
         check_on_pending(on_pending)
@@ -148,13 +175,11 @@ class Sender:
             return [_pending_error(record) if record.id in pending else next(sent) for record in records]
         with self._through_gate(partition, records, deadline_us) as gated:
             known = self._known(partition, records, gated.committed)
-            new = [record for row, record in enumerate(records) if row not in known]
-            appended = iter(self._append(partition, new, deadline_us) if new else [])
+            new = [record for row, record in enumerate(records) if row not in known] if known else records
+            appended = iter(self._append_records(partition, new, deadline_us) if new else [])
             gated.ended.extend(known.get(row) or next(appended) for row in range(len(records)))
         return [
-            Sent(partition, answer.position, answer.timestamp, answer.duplicate)  # type: ignore[arg-type]
-            if isinstance(answer, Ack)  # of a record without a sequence, which has a position
-            else _in_the_users_words(record, answer)
+            _sent(partition, answer) if isinstance(answer, Ack) else _in_the_users_words(record, answer)
             for record, answer in zip(records, gated.ended, strict=True)
         ]
 
@@ -199,24 +224,34 @@ class Sender:
                 first = position if following is None else following
         return found
 
-    def _append(self, partition: int, records: list[Record], deadline_us: int) -> list[Ack | OncelogError]:
-        """Append to one partition, again where that is safe: another writer may take the log in between."""
+    def _append_records(self, partition: int, records: list[Record], deadline_us: int) -> _Answers:
         repeatable = all(record.id is not None for record in records)
+        append = lambda writer, left_s: _append_to(writer, records, left_s)  # noqa: E731
+        answers = self._append(partition, append, deadline_us, repeatable=repeatable)
+        return [answers] * len(records) if isinstance(answers, OncelogError) else answers
+
+    def _append(
+        self, partition: int, append: _Append, deadline_us: int, *, repeatable: bool = False
+    ) -> _Answers | OncelogError:
+        """Append to one partition, again where that is safe: another writer may take the log in between.
+
+        Returns the answers to the records, or the one error that is the answer to all of them.
+        """
         for turn in range(_TURNS_MAX):
             left_s = max(0.0, (deadline_us - self._clock.elapsed_us()) / 1e6)
             try:
                 with self._turns.writing(partition, left_s) as writer:
                     try:
-                        return _append_to(writer, records, left_s)
+                        return append(writer, left_s)
                     except (Closed, WriterFenced):
                         self._turns.drop(partition, writer)
                         raise
             except (Closed, WriterFenced) as error:
                 known = isinstance(error, WriterFenced) and error.outcome == "not written"
                 if turn + 1 == _TURNS_MAX or self._turns.closed or not (repeatable or known):
-                    return [error] * len(records)
+                    return error
             except OncelogError as error:
-                return [error] * len(records)
+                return error
         raise AssertionError
 
     # The gate.
@@ -303,7 +338,7 @@ class Sender:
         self._turns.close()
 
 
-def _append_to(writer: Writer, records: list[Record], timeout_s: float) -> list[Ack | OncelogError]:
+def _append_to(writer: Writer, records: list[Record], timeout_s: float) -> _Answers:
     if len(records) == 1:
         one = records[0]
         return [
@@ -315,6 +350,13 @@ def _append_to(writer: Writer, records: list[Record], timeout_s: float) -> list[
         return list(writer.append_many(records, timeout_s=timeout_s))
     except AppendErrors as errors:
         return list(errors.results)
+
+
+def _sent(partition: int, answer: Ack | OncelogError) -> Sent | OncelogError:
+    if not isinstance(answer, Ack):
+        return answer
+    assert answer.position is not None, "a record without a sequence has a position"
+    return Sent(partition, answer.position, answer.timestamp, answer.duplicate)
 
 
 def _in_the_users_words(record: Record, error: OncelogError) -> OncelogError:

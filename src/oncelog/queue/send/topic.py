@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import attrgetter
 
 from oncelog.errors import NotFound
 from oncelog.log.log import Log
@@ -12,6 +13,8 @@ from oncelog.settings import LogSettings
 from oncelog.types import Entry
 
 DEAD_LETTERS = "dlq."
+position_of = attrgetter("position")
+headers_of = attrgetter("headers")
 _SKIP_MAX = 10_000
 """So many entries that others have looked at are read through; for more, reading begins again behind them."""
 
@@ -62,6 +65,19 @@ def size_bytes(entry: Entry) -> int:
     return len(entry.value) + (sum(map(len, entry.headers.values())) if entry.headers else 0)
 
 
+def total_bytes(entries: Sequence[Entry]) -> int:
+    """Return how large messages are together. Most have no headers."""
+    if any(map(headers_of, entries)):
+        return sum(map(size_bytes, entries))
+    return sum([len(entry.value) for entry in entries])
+
+
+def neighbours(entries: Sequence[Entry], first: int, count: int) -> Sequence[Entry] | None:
+    """Return those of sorted messages at positions that follow each other; ``None`` if the first is not there."""
+    at = bisect_left(entries, first, key=position_of)
+    return entries[at : at + count] if at < len(entries) and entries[at].position == first else None
+
+
 def within(entries: Iterable[Entry], bytes_max: int | None) -> Iterator[Entry]:
     """Yield messages as long as they fit into a number of bytes; the first one always."""
     taken_bytes = 0
@@ -82,23 +98,26 @@ class Ahead:
     """What was read of a partition and not looked at yet. Used by one thread at a time.
 
     ``entries`` are all there are from ``_from`` up to ``_next``, where reading goes on; ``size_bytes`` is their size.
+    The list is replaced and never changed: who has claimed some of them still looks at it.
     """
 
     def __init__(self, log: Log) -> None:
         self._log = log
         self._tail: Tail | None = None
         self._from = self._next = 0
-        self.entries: deque[Entry] = deque()
+        self.entries: list[Entry] = []
         self.size_bytes = 0
 
-    def fill(self, position: int, count: int, bytes_max: int, pay: Callable[[int], bool] | None = None) -> int:
-        """Have entries from a position on, at most ``count``, and no more once they have ``bytes_max``; return where
-        they begin, which is later if what was before is truncated. With ``pay``, not every call looks, where looks are
-        paid for: see ``Tail``.
+    def fill(
+        self, position: int, enough: int, count: int, bytes_max: int, pay: Callable[[int], bool] | None = None
+    ) -> int:
+        """Have ``enough`` entries from a position on, and read up to ``count`` at once, no more once they have
+        ``bytes_max``; return where they begin, which is later if what was before is truncated. With ``pay``, not every
+        call looks, where looks are paid for: see ``Tail``.
         """
         position = self._go(position)
         assert self._tail is not None
-        while len(self.entries) < count and self.size_bytes < bytes_max:
+        while len(self.entries) < enough and self.size_bytes < bytes_max:
             wanted = count - len(self.entries)
             found = self._tail.take(wanted) if pay is None else self._tail.take_patiently(wanted, pay)
             if not found:
@@ -106,8 +125,8 @@ class Ahead:
             self._next = found[-1].position + 1
             if found[0].position < position:
                 found = [entry for entry in found if entry.position >= position]
-            self.entries += found
-            self.size_bytes += sum(map(size_bytes, found))
+            self.entries = [*self.entries, *found]
+            self.size_bytes += total_bytes(found)
         return position
 
     def _go(self, position: int) -> int:
@@ -127,14 +146,17 @@ class Ahead:
 
     def drop(self, position: int) -> None:
         """Forget the entries before a position."""
-        while self.entries and self.entries[0].position < position:
-            self.size_bytes -= size_bytes(self.entries.popleft())
         self._from = max(self._from, position)
+        count = bisect_left(self.entries, position, key=position_of)
+        if count == len(self.entries):
+            self.entries, self.size_bytes = [], 0
+        elif count:
+            self.size_bytes -= total_bytes(self.entries[:count])
+            self.entries = self.entries[count:]
 
     def close(self) -> None:
         """Stop reading."""
         if self._tail is not None:
             self._tail.close()
         self._tail = None
-        self.entries.clear()
-        self.size_bytes = 0
+        self.entries, self.size_bytes = [], 0

@@ -83,7 +83,8 @@ class WriterTurns:
         finally:
             with self._changed:
                 seat.users -= 1
-                self._changed.notify_all()
+                if seat.leaving:  # else nobody waits for it, and the keeper would look after each send
+                    self._changed.notify_all()
 
     def drop(self, partition: int, writer: Writer) -> None:
         """Let go of a writer that is no good any more: another took the log."""

@@ -125,11 +125,11 @@ STATE_TABLES = (
         delivered BIGINT NOT NULL DEFAULT 0, acked BIGINT NOT NULL DEFAULT 0, refused BIGINT NOT NULL DEFAULT 0,
         timed_out BIGINT NOT NULL DEFAULT 0, buried BIGINT NOT NULL DEFAULT 0, UNIQUE (queue, name))""",
     """CREATE TABLE IF NOT EXISTS oncelog_cursor (
-        grp BIGINT NOT NULL, part INTEGER NOT NULL, next BIGINT NOT NULL, PRIMARY KEY (grp, part))""",
+        grp BIGINT NOT NULL, part INTEGER NOT NULL, next BIGINT NOT NULL, PRIMARY KEY (grp, part)) /* clustered */""",
     """CREATE TABLE IF NOT EXISTS oncelog_run (
         grp BIGINT NOT NULL, part INTEGER NOT NULL, first BIGINT NOT NULL, count BIGINT NOT NULL,
         condition INTEGER NOT NULL, at_us BIGINT NOT NULL, attempts INTEGER NOT NULL, token BIGINT NOT NULL,
-        last_error TEXT, key TEXT, policy TEXT, deadline_us BIGINT, PRIMARY KEY (grp, part, first))""",
+        last_error TEXT, key TEXT, policy TEXT, deadline_us BIGINT, PRIMARY KEY (grp, part, first)) /* clustered */""",
     "CREATE TABLE IF NOT EXISTS oncelog_generation (one INTEGER PRIMARY KEY CHECK (one = 1), token TEXT NOT NULL)",
     "CREATE INDEX IF NOT EXISTS oncelog_run_due ON oncelog_run (grp, condition, at_us)",
     "CREATE INDEX IF NOT EXISTS oncelog_run_token ON oncelog_run (grp, token) WHERE token > 0",

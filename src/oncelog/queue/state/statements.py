@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import msgspec
@@ -45,6 +46,24 @@ class GroupRow(NamedTuple):
     noted: Noted | None
 
 
+class Outlook(NamedTuple):
+    """What there is to do for a group: how far it has looked, partition by partition, when the first message of each
+    condition is due, whether the group or its queue is paused, and the settings of its queue.
+    """
+
+    cursors: list[int]
+    waiting_us: int | None
+    leased_us: int | None
+    dying_us: int | None
+    paused: bool
+    settings: QueueSettings
+
+    def is_due(self, now_us: int) -> bool:
+        """Tell whether a message is due, or a lease is over."""
+        times = self.waiting_us, self.leased_us, self.dying_us
+        return any(at_us is not None and at_us <= now_us for at_us in times)
+
+
 def generation(transaction: Transaction) -> str:
     """Return the name of this state: a state that is made after it was lost has another."""
     name: str = transaction.all("SELECT token FROM oncelog_generation")[0][0]
@@ -65,6 +84,7 @@ def queue(transaction: Transaction, name: str, *, lock: bool = False) -> QueueRo
     return QueueRow(id, partitions, decoded, bool(paused), deleting=paused == _DELETING, damage=damage)
 
 
+@lru_cache
 def _settings(stored: str) -> tuple[QueueSettings, str | None]:
     try:
         return msgspec.json.decode(stored, type=QueueSettings), None
@@ -311,18 +331,22 @@ def parked(transaction: Transaction, group_id: int, limit: int) -> int:
     return int(rows[0][0])
 
 
-def next_us(transaction: Transaction, group_id: int) -> int | None:
-    """Return when the next lease ends, or the next message is due."""
+def outlook(transaction: Transaction, group_id: int) -> Outlook | None:
+    """Return what there is to do for a group, ``None`` if it is not there: by one statement, as each claim asks."""
     rows = transaction.all(
-        "SELECT min(at_us) FROM (SELECT min(at_us) AS at_us FROM oncelog_run WHERE grp = ? AND condition = 0 UNION ALL "
-        "SELECT min(at_us) FROM oncelog_run WHERE grp = ? AND condition = 1 UNION ALL "
-        "SELECT min(at_us) FROM oncelog_run WHERE grp = ? AND condition = 2) AS earliest",
-        group_id,
-        group_id,
-        group_id,
+        "SELECT next, (SELECT min(at_us) FROM oncelog_run WHERE grp = ? AND condition = 0), "
+        "(SELECT min(at_us) FROM oncelog_run WHERE grp = ? AND condition = 1), "
+        "(SELECT min(at_us) FROM oncelog_run WHERE grp = ? AND condition = 2), "
+        "oncelog_queue.paused + oncelog_group.paused, settings FROM oncelog_cursor "
+        "JOIN oncelog_group ON oncelog_group.id = grp JOIN oncelog_queue ON oncelog_queue.id = oncelog_group.queue "
+        "WHERE grp = ? ORDER BY part",
+        *(group_id,) * 4,
     )
-    found: int | None = rows[0][0]
-    return found
+    if not rows:
+        return None
+    _, waiting_us, leased_us, dying_us, paused, settings = rows[0]
+    cursors = [row[0] for row in rows]
+    return Outlook(cursors, waiting_us, leased_us, dying_us, bool(paused), _settings(settings)[0])
 
 
 def totals(transaction: Transaction, group_id: int) -> dict[Condition, int]:

@@ -1,0 +1,152 @@
+"""A broker: what it asks of the state for each claim, and what it leaves alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from oncelog import Delivery, Message, Queue
+from oncelog.log.read.reader import Tail
+from oncelog.log.stored.rows import Rows
+from oncelog.queue.deliver.broker import Broker
+from oncelog.queue.rules.delivery import MessageRun
+from oncelog.queue.send.topic import Topic
+from oncelog.queue.state import postgresql, sqlite
+from tests.queue.conftest import World
+
+TRANSACTIONS = sqlite._StateFile, postgresql._Statements
+Counting = Callable[[Callable[[], Any]], list[str]]
+
+
+@pytest.fixture
+def statements_of(monkeypatch: pytest.MonkeyPatch) -> Counting:
+    """Return what tells the first words of the statements that a call runs."""
+    ran: list[str] = []
+
+    def watched(run: Callable[..., Any]) -> Callable[..., Any]:
+        def running(self: object, statement: str, *values: object) -> Any:
+            ran.append(statement.split(maxsplit=1)[0])
+            return run(self, statement, *values)
+
+        return running
+
+    for kind in TRANSACTIONS:
+        for name in ("all", "many"):
+            monkeypatch.setattr(kind, name, watched(getattr(kind, name)))
+
+    def of(act: Callable[[], Any]) -> list[str]:
+        ran.clear()
+        act()
+        return list(ran)
+
+    return of
+
+
+def made(world: World) -> Queue:
+    """Return a queue with messages."""
+    queue = world.open().queue("work", create=True, state=world.state)
+    queue.send_many([Message(b"%d" % number) for number in range(20)])
+    return queue
+
+
+def test_a_claim_and_an_ack_take_few_statements(world: World, statements_of: Counting) -> None:
+    """Each statement is a round trip to PostgreSQL, and to a claim of one message it is most of the time."""
+    wall = [] if world.state is None else ["SELECT"]  # the server's time
+    held: list[Delivery] = []
+    with made(world).consume("g", prefetch=5) as consumer:
+        consumer.ack(consumer.receive())
+        claim = statements_of(lambda: held.extend(consumer.receive()))
+        ack = statements_of(lambda: consumer.ack(held))
+    assert claim == ["SELECT", "SELECT", *wall, "SELECT", "INSERT", "UPDATE", "UPDATE"]
+    assert ack == ["SELECT", "SELECT", "DELETE", "UPDATE"]
+
+
+def test_an_idle_look_is_one_statement(world: World, statements_of: Counting) -> None:
+    """A consumer that waits looks many times a second."""
+    with made(world).consume("g", prefetch=20) as consumer:
+        consumer.ack(consumer.receive())
+        assert statements_of(consumer.receive) == ["SELECT"]
+
+
+def test_dead_letters_are_looked_for_when_there_may_be_some(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message that another process left dying is brought to the dead letters by whoever consumes next."""
+    queue = made(world)
+    looks: list[int] = []
+    dying = Broker.dying
+
+    def watched(self: Broker, limit: int) -> list[MessageRun]:
+        looks.append(limit)
+        return dying(self, limit)
+
+    monkeypatch.setattr(Broker, "dying", watched)
+    with queue.consume("g") as consumer:
+        consumer.ack(consumer.receive())  # the first look is for what was left before
+        looks.clear()
+        consumer.ack(consumer.receive())
+        assert not looks
+        left_dying(world)
+        consumer.ack(consumer.receive())
+        consumer.ack(consumer.receive())
+        assert looks
+    assert [letter.value for letter in queue.dead_letters.list()] == [b"2"]
+
+
+def left_dying(world: World) -> None:
+    """Have another process die of the end of a message: before it can bring it to the dead letters."""
+    other = world.open().queue("work", state=world.state)
+    with other.consume("g") as consumer:
+        consumer._broker.bury = lambda: None
+        consumer.receive()[0].nack("no", retry=False)
+
+
+def test_what_was_read_ahead_is_handed_out_whoever_claims_meanwhile(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not read again, although another thread has gone on with what was read ahead."""
+    queue = made(world)
+    monkeypatch.setattr(Topic, "read", None)
+    broker = queue.consume("g")._broker
+    first = broker._leased(3, 10**9, 1.0, patiently=False)
+    second = broker._leased(3, 10**9, 1.0, patiently=False)
+    found = [entry for leased in (second, first) for claimed in broker._claimed(*leased) for entry in claimed.entries]
+    assert [entry.value for entry in found] == [b"3", b"4", b"5", b"0", b"1", b"2"]
+
+
+def test_a_claim_takes_no_message_that_another_process_took(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both read the same messages ahead, and the other one claims them first; each is leased once."""
+    queue, other = made(world), world.open().queue("work", state=world.state)
+    found: list[Delivery] = []
+    with queue.consume("g", prefetch=3) as one, other.consume("g", prefetch=3) as another:
+        read_ahead = one._broker._read_ahead
+
+        def overtaken(limit: int, *, patiently: bool) -> bool:
+            answer = read_ahead(limit, patiently=patiently)
+            found.extend(another.receive())
+            return answer
+
+        monkeypatch.setattr(one._broker, "_read_ahead", overtaken)
+        for _ in range(3):
+            found += one.receive()
+    assert [delivery.value for delivery in found] == [b"%d" % number for number in range(18)]
+    assert all(before.token <= after.token for before, after in pairwise(found))
+
+
+def test_the_log_is_not_looked_at_while_enough_was_read_ahead(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A consumer that claims one message at a time does not ask each time whether there are more behind the last."""
+    queue = made(world)
+    looks: list[int] = []
+    look_for_rows = Tail._look_for_rows
+
+    def watched(self: Tail) -> list[Rows]:
+        looks.append(1)
+        return look_for_rows(self)
+
+    monkeypatch.setattr(Tail, "_look_for_rows", watched)
+    with queue.consume("g") as consumer:
+        found = [delivery.value for _ in range(20) for delivery in consumer.receive()]
+        assert (len(found), len(looks)) == (20, 1)
+        assert consumer.receive() == []
+        assert len(looks) == 2
