@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from oncelog.connect import Database
+from oncelog.errors import Unavailable
 from oncelog.log.append.groups import Group
 from oncelog.log.append.open_segment import SegmentRun
 from oncelog.storage.base import Chunk
 from oncelog.storage.local.disk import Identity, RealDisk
 from oncelog.storage.local.home import LocalStorage
+from oncelog.storage.local.segment_writer import LocalSegmentWriter
 
 
 class NotingDisk(RealDisk):
@@ -78,3 +80,24 @@ def test_the_ack_is_made_while_the_device_works(
         second.entry,
         second.timestamp,
     )
+
+
+def test_a_record_without_an_id_is_stored_once_although_its_ack_could_not_be_made_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another attempt stores the block, and nobody made the ack meanwhile: that is no reason to append once more."""
+    with Database(LocalStorage(tmp_path)) as db:
+        log = db.log("orders", create=True)
+        with log.writer() as writer:
+            writer.append(b"first")
+            refused = iter([Unavailable("the device is busy")])
+
+            def begin(*_: object) -> None:
+                for error in refused:
+                    raise error
+
+            monkeypatch.setattr(LocalSegmentWriter, "begin", begin)
+            assert writer.append(b"second").position == 1
+            assert next(refused, None) is None
+        with log.read() as entries:
+            assert [entry.value for entry in entries] == [b"first", b"second"]

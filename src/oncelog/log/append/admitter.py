@@ -108,6 +108,8 @@ class Admitter:
         committer.store(met, now_us, _answer)
         if met.state != "stored":
             committer.wait(met, None if timeout_us is None else now_us + timeout_us)
+        if met.answer is None:  # the device never began, and the block was stored all the same, by another attempt
+            _answer(met)
         return met.answer
 
     def one(self, record: Record, deadline_us: int | None) -> Ticket:
