@@ -164,8 +164,8 @@ MEMORY_TABLE_IDS_MAX = 4 * MEMORY_RUN_IDS
 MEMORY_RUNS_MAX = 24
 """Appends wait while so many ids, or runs, wait to be put into (larger) runs."""
 
-MEMORY_SIEVE_IDS = 1 << 27
-"""A sieve is made for so many ids at most, in 256 MiB: the newest runs stand behind it."""
+MEMORY_SIEVE_IDS = 1 << 26
+"""A sieve is made for so many ids at most, in 205 MiB, and is good for 1.8 times as many."""
 
 MEMORY_LEFT_BYTES_MAX = MIB
 """A table of ids that is no larger is kept when its writer is closed: the next one of the process need not read it."""

@@ -106,6 +106,8 @@ def test_a_merge_fills_the_sieve_with_what_passes_by(home: LogHome, runs: list[R
     """So runs in a bucket, which are not read for it, come behind the sieve as they are merged."""
     objects, sieve = RunObjects(home), RunSieve(2000)
     sifter = Sifter(Recall(RunSet.open(objects, runs, sieve=sieve), 0), objects)
+    assert sifter.filling(runs) is None
+    objects.is_here = False
     filled = sifter.filling(runs)
     assert filled is sieve
     merged = merge_runs(objects, "log", "sealed/merged", runs, passing=filled.add_some)
@@ -120,6 +122,7 @@ def test_a_sieve_that_is_full_is_not_filled_further(home: LogHome, runs: list[Ru
     """It would let everything pass."""
     objects, sieve = RunObjects(home), RunSieve(2000)
     sieve.count = sieve.ids_max - 1000
+    objects.is_here = False
     sifter = Sifter(Recall(RunSet.open(objects, runs, sieve=sieve), 0), objects)
     assert sifter.filling(runs) is None
     assert sifter.filling(runs[:2]) is sieve

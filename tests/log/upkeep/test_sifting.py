@@ -129,7 +129,7 @@ def test_a_sieve_that_may_not_grow_has_the_newest_runs(shop: Shop, monkeypatch: 
             remember(writer)
             before, sieve = sieve, shown(writer).sieve
             assert sieve is not None
-            assert sieve.nbytes <= 32 * 4
+            assert sieve.nbytes <= 32 * 7
             assert sieve.count <= sieve.ids_max
             behind += bool(sieved(writer))
             renewed += before is not None and before is not sieve
@@ -192,7 +192,7 @@ def test_a_run_that_would_fill_the_sieve_stays_before_it(shop: Shop, monkeypatch
         assert len(keys(writer)) == 1
         assert not sieved(writer)
         sieve = shown(writer).sieve
-        assert sieve is None or sieve.nbytes <= 64
+        assert sieve is None or sieve.nbytes <= 32 * 2
         assert many(writer, range(404)) == retried(acks)
     check(shop.log(), 404)
 

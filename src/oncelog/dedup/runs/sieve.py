@@ -18,8 +18,8 @@ from oncelog.dedup.runs.mix import mix_in_place
 Column = NDArray[np.uint64]
 Rows = NDArray[np.int64]
 
-IDS_PER_BLOCK = 16
-"""A new sieve has a block for so many ids, or for fewer: 16 to 32 bits an id."""
+IDS_PER_BLOCK = 10
+"""A new sieve has a block for so many ids: 26 bits an id."""
 
 IDS_PER_BLOCK_MAX = 18
 """With more ids a block, more than one new id in 400 passes: a larger sieve is worth its work."""
@@ -32,6 +32,7 @@ _PATTERNS_AT = (52, 40, 28, 16)
 """From which bit of a key's second half on the pattern of each word is chosen."""
 
 _SIX = np.uint64(63)
+_HALF = np.uint64(32)
 
 
 class Sieve:
@@ -42,16 +43,15 @@ class Sieve:
 
     def __init__(self, ids: int) -> None:
         """Make an empty sieve for so many ids."""
-        bits = (max(_BLOCKS_MIN, -(-ids // IDS_PER_BLOCK)) - 1).bit_length()
-        self._words = np.zeros(_BLOCK_WORDS << bits, np.uint64)
+        self._blocks = max(_BLOCKS_MIN, -(-ids // IDS_PER_BLOCK))
+        self._words = np.zeros(_BLOCK_WORDS * self._blocks, np.uint64)
         self._view = self._words.data
-        self._shift = 64 - bits
         self._patterns, self._pattern_list = _patterns()
 
     @property
     def ids_max(self) -> int:
         """How many ids it is good for."""
-        return IDS_PER_BLOCK_MAX * len(self._words) // _BLOCK_WORDS
+        return IDS_PER_BLOCK_MAX * self._blocks
 
     @property
     def nbytes(self) -> int:
@@ -75,7 +75,7 @@ class Sieve:
 
     def may_have(self, high: int, low: int) -> bool:
         """Tell of one key whether it passes, the same as ``passing``."""
-        at = high >> self._shift << 2
+        at = (high >> 32) * self._blocks >> 32 << 2
         for shift in _PATTERNS_AT:
             pattern = self._pattern_list[low >> shift & _PATTERNS - 1]
             if self._view[at] & pattern != pattern:
@@ -85,7 +85,11 @@ class Sieve:
 
     def _homes(self, high: Column) -> Rows:
         """Return the first word of each key's block. Blocks are in the order of keys."""
-        return (high >> np.uint64(self._shift) << np.uint64(2)).view(np.int64)
+        homes = high >> _HALF
+        homes *= np.uint64(self._blocks)
+        homes >>= _HALF
+        homes <<= np.uint64(2)
+        return homes.view(np.int64)
 
     def _pattern(self, low: Column, shift: int) -> Column:
         numbers = low >> np.uint64(shift) & np.uint64(_PATTERNS - 1)

@@ -29,6 +29,7 @@ class RunSieve:
 
     def __init__(self, ids: int) -> None:
         """Make an empty sieve for so many ids."""
+        self.ids = ids
         self._sieve = sieve = Sieve(ids)
         self.passing, self.may_have = sieve.passing, sieve.may_have
         self.ids_max, self.nbytes = sieve.ids_max, sieve.nbytes

@@ -104,8 +104,8 @@ class MemoryKeeper:
         self.renew(self._recall.view.runs)
         while not self._committer.is_leaving and self._build():
             continue
-        self._merge_all()
         self._sift()
+        self._merge_all()
         if self._repair():
             self._merge_all()
         sealing.collect(self._home, self._manifests)
@@ -113,11 +113,16 @@ class MemoryKeeper:
 
     def _sift(self) -> None:
         """Put runs behind the sieve that are not, where that pays, and let look-ups use it."""
-        if not self._committer.is_leaving:
+        if self._committer.is_leaving:
+            return
+        self._merged_until = self._recall.view.runs.next_position  # what is merged meanwhile would be read again
+        try:
             has_read, damage = self._sifter.read_rest(self._make_way)
-            self._damage |= damage
-            if has_read:
-                self.show(built=False)
+        finally:
+            self._merged_until = 0
+        self._damage |= damage
+        if has_read:
+            self.show(built=False)
 
     @property
     def is_urgent(self) -> bool:

@@ -14,7 +14,7 @@ from oncelog.log.memory.run_set import OpenRun, RunSet
 from oncelog.log.memory.run_sieve import RunSieve
 
 IDS_MIN = 1 << 19
-"""A sieve is made for so many ids at least: 1 MiB."""
+"""A sieve is made for so many ids at least: 1.6 MiB."""
 
 READ_PER_LOOK = 16
 """So many ids are read into a sieve for each that was looked up: a look without it costs far more than a read."""
@@ -25,54 +25,66 @@ class Sifter:
 
     def __init__(self, recall: Recall, objects: RunObjects) -> None:
         self.sieve = recall.view.runs.sieve
+        self._next: RunSieve | None = None  # the one into which runs are being read
         self._recall = recall
         self._objects = objects
+
+    @property
+    def _kept(self) -> list[RunSieve]:
+        return [sieve for sieve in (self.sieve, self._next) if sieve is not None]
 
     def add(self, run: Run, entries: Entries) -> None:
         """Put a run behind the sieve that was just made of these entries, before anybody sees the run.
 
-        One that would fill the sieve stays before it, until a larger sieve takes its place.
+        One that does not fit stays before it, until another sieve takes its place.
         """
         if self.sieve is None:
             self.sieve = _sieve_for(len(entries))
-        if len(entries) <= self.sieve.ids_max // 2:
-            self.sieve.add(run.key, entries)
+        for sieve in self._kept:
+            if sieve.count + len(entries) <= sieve.ids_max:
+                sieve.add(run.key, entries)
 
     def filling(self, inputs: Sequence[Run]) -> RunSieve | None:
-        """Return the sieve, if the entries of a merge are to be put into it as they pass by: inputs are not behind it,
-        and it has room.
+        """Return the sieve, if the entries of a merge are to be put into it as they pass by: inputs are not behind it
+        and will not be read, and it has room.
         """
         sieve, ids = self.sieve, sum(run.ids for run in inputs)
-        if sieve is None or sieve.has_all(inputs) or sieve.count + ids > sieve.ids_max:
+        if self._objects.is_here or sieve is None or sieve.has_all(inputs) or sieve.count + ids > sieve.ids_max:
             return None
         return sieve
 
     def add_merged(self, run: Run, inputs: Sequence[Run], filled: RunSieve | None) -> None:
         """Put a run behind the sieve that was just made of others, if these stand there, or its entries passed by."""
-        sieve = self.sieve
-        if sieve is not None and (sieve is filled or sieve.has_all(inputs)):
-            sieve.note(run.key)
+        for sieve in self._kept:
+            if sieve is filled or sieve.has_all(inputs):
+                sieve.note(run.key)
 
     def read_rest(self, check: Callable[[], None]) -> tuple[bool, dict[str, CorruptionError]]:
         """Read runs into the sieve that are not behind it, where many ids are looked up: those of a writer before this
-        one; all of them, if the sieve is full and another one takes its place.
+        one; all of them, if they do not fit and another sieve takes its place.
 
         Only on this machine: reading all runs of a bucket would cost more than the sieve saves. There an empty sieve
-        takes the place of a full one, and merges fill it. ``check`` is called again and again meanwhile. Returns
-        whether look-ups may use another sieve, or more of it, and which runs could not be read, by their keys.
+        takes the place of a full one, and merges fill it. ``check`` is called again and again meanwhile. It may build
+        runs, and merge those that are newer than these. Returns whether look-ups may use another sieve, or more of
+        it, and which runs could not be read, by their keys.
         """
         runs, sieve = self._recall.view.runs, self.sieve
-        if sieve is None or sieve.count > sieve.ids_max or _is_outgrown(sieve, runs.ids):
+        unread = [] if sieve is None else _unread(runs, sieve)
+        if sieve is None or not _fits(sieve, runs.ids, unread):
             sieve = _sieve_for(runs.ids)
+            unread = _unread(runs, sieve)
         if not self._objects.is_here:
             renewed = self.sieve is not None and self.sieve is not sieve
             self.sieve = sieve if renewed else self.sieve
             return renewed, {}
-        unread = _unread(runs, sieve)
-        if not unread or sum(each.run.ids for each in unread) > READ_PER_LOOK * self._recall.looked:
+        if not unread or _ids(unread) > READ_PER_LOOK * self._recall.looked:
             return False, {}
         self._recall.looked = 0
-        damage = {each.run.key: error for each in unread if (error := _read(sieve, each, check)) is not None}
+        self._next = None if sieve is self.sieve else sieve
+        try:
+            damage = {each.run.key: error for each in unread if (error := _read(sieve, each, check)) is not None}
+        finally:
+            self._next = None
         self.sieve = sieve
         return True, damage
 
@@ -82,9 +94,14 @@ def _sieve_for(ids: int) -> RunSieve:
     return RunSieve(min(max(ids, IDS_MIN), limits.MEMORY_SIEVE_IDS))
 
 
-def _is_outgrown(sieve: RunSieve, ids: int) -> bool:
-    """Tell whether there are more ids than fit, and a larger sieve may be made."""
-    return ids > sieve.ids_max and sieve.ids_max < limits.MEMORY_SIEVE_IDS
+def _ids(runs: Sequence[OpenRun]) -> int:
+    return sum(each.run.ids for each in runs)
+
+
+def _fits(sieve: RunSieve, ids: int, unread: Sequence[OpenRun]) -> bool:
+    """Tell whether runs can be read into a sieve, which is made for all ids there are, or is as large as may be."""
+    is_large_enough = ids <= sieve.ids_max or sieve.ids >= limits.MEMORY_SIEVE_IDS
+    return is_large_enough and sieve.count + _ids(unread) <= sieve.ids_max
 
 
 def _read(sieve: RunSieve, each: OpenRun, check: Callable[[], None]) -> CorruptionError | None:
@@ -97,15 +114,17 @@ def _read(sieve: RunSieve, each: OpenRun, check: Callable[[], None]) -> Corrupti
 
 
 def _unread(runs: RunSet, sieve: RunSieve) -> list[OpenRun]:
-    """Return the runs to be read into a sieve, newest first, as far as they fit.
+    """Return the runs to be read into a sieve, newest first.
 
-    Newer runs are smaller: more of them stand behind the sieve. If not all runs fit, half of the sieve is left to
-    those that will be built; otherwise the next one would fill it, and all would be read again.
+    If not all runs fit, these are the newest: they are smaller, so that more of them stand behind the sieve. Half of
+    it is left to those that will be built; otherwise the next one would fill it, and all would be read again.
     """
-    room = (sieve.ids_max if runs.ids <= sieve.ids_max else sieve.ids_max // 2) - sieve.count
+    room = sieve.ids_max if runs.ids <= sieve.ids_max else sieve.ids_max // 2
     unread = []
     for each in reversed(runs.opened):
-        if each.run.key not in sieve.keys and not each.is_damaged and each.run.ids <= room:
+        room -= each.run.ids
+        if room < 0:
+            break
+        if each.run.key not in sieve.keys and not each.is_damaged:
             unread.append(each)
-            room -= each.run.ids
     return unread
