@@ -221,3 +221,22 @@ def test_an_interrupted_answer_is_told_once() -> None:
         if not heeded:
             break
     assert line > 20
+
+
+def test_no_callback_is_run_twice_when_ctrl_c_comes_inside_one() -> None:
+    """What is settled once more after Ctrl-C goes on with the callbacks that are left."""
+    condition = threading.Condition()
+    future: AckFuture[str] = AckFuture(condition)
+    called: list[str] = []
+
+    def interrupted(_: object) -> None:
+        called.append("interrupted")
+        raise KeyboardInterrupt
+
+    future.add_done_callback(lambda _: called.append("first"))
+    future.add_done_callback(interrupted)
+    future.add_done_callback(lambda _: called.append("last"))
+    with pytest.raises(KeyboardInterrupt):
+        settle(condition, [([future], ["ack"])])
+    settle(condition, [([future], ["ack"])])
+    assert called == ["first", "interrupted", "last"]

@@ -351,3 +351,31 @@ def test_what_is_known_is_answered_during_an_outage(log: Log, monkeypatch: pytes
         assert not new.done()
         back.set()
         assert new.result(LONG_S).position == 1
+
+
+@pytest.mark.parametrize("with_runs", [False, True])
+def test_more_than_a_column_holds_is_decided_in_parts(
+    log: Log, monkeypatch: pytest.MonkeyPatch, *, with_runs: bool
+) -> None:
+    """Arrow counts the bytes of a column in 31 bits. What was submitted beyond that was never answered."""
+    monkeypatch.setattr("oncelog.log.append.absorber.COLUMN_BYTES_MAX", 1000)
+    monkeypatch.setattr("oncelog.limits.MEMORY_RUN_IDS", 8)
+    monkeypatch.setattr("oncelog.limits.MEMORY_RUN_IDS_MIN", 4)
+    with log.writer() as writer:
+        for number in range(20 if with_runs else 0):
+            writer.append(b"old", id=f"old-{number}")
+        writer._keeper._housekeeper.stop()
+        writer._keeper._memory.work()
+        assert writer._recall.view.any == with_runs
+        given = [bytes([number]) * 90 for number in range(100)]
+        futures = [writer.submit(value, id=f"new-{number}") for number, value in enumerate(given)]
+        positions = [future.result(LONG_S).position for future in futures]
+        again = [writer.submit(value, id=f"new-{number}") for number, value in enumerate(given)]
+        assert [future.result(LONG_S).position for future in again] == positions
+        writer._core.submitted_bytes = 1001
+        parts = writer._absorber._parts(given)
+        writer._core.submitted_bytes = 0
+    assert len(parts) == 10
+    assert [value for part in parts for value in given[part]] == given
+    assert max(sum(map(len, given[part])) for part in parts) <= 1000 + 90
+    assert values(log)[-100:] == given

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
-from concurrent.futures._base import FINISHED, RUNNING
+from concurrent.futures._base import FINISHED, LOGGER, RUNNING
 from typing import Any, TypeVar
 
 from oncelog.concurrency.pending import Pending
@@ -102,10 +102,16 @@ class AckFuture(Pending[T]):
             heeders.told = True
 
     def call_back(self) -> None:
-        """Run the callbacks, once. The answer is known, and the condition is not held."""
-        if self._done_callbacks:
-            self._invoke_callbacks()  # type: ignore[attr-defined]
-            self._done_callbacks.clear()
+        """Run the callbacks, each once, also if Ctrl-C comes inside one. The answer is known, and the condition is not
+        held.
+        """
+        callbacks = self._done_callbacks
+        while callbacks:
+            callback = callbacks.pop(0)
+            try:
+                callback(self)
+            except Exception:  # noqa: BLE001 (other people's code; as a standard future does)
+                LOGGER.exception("exception calling callback for %r", self)
 
 
 Answered = tuple[Sequence[AckFuture[Any]], Iterable[Any]]

@@ -51,7 +51,9 @@ def parse(raw: bytes, offset: int, mask: int) -> tuple[bytes, bytes | None] | No
 
 
 def parse_many(raw: bytes, starts: Places, ends: Places, mask: int) -> tuple[list[bytes], list[bytes] | None] | None:
-    """Return values and ids of the messages between these places; ``None`` when ``parse`` would refuse one of them."""
+    """Return values and ids of the messages between these places; ``None`` when one is not what ``message`` writes, but
+    for the zeros between value and id, which say nothing.
+    """
     shape = _ID_SHAPE if mask == _VALUE_AND_ID else _VALUE_SHAPE if mask == VALUE else None
     if shape is None or bool((ends - starts < shape.size).any()):
         return None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple, cast
 
+import numpy as np
 import pyarrow as pa
 
 from oncelog.dedup.identity import Hasher
@@ -19,6 +21,9 @@ from oncelog.log.append.groups import Submitted, record_of
 from oncelog.log.append.session import WriterSession
 from oncelog.log.memory.recall import Looked
 from oncelog.types import Record
+
+COLUMN_BYTES_MAX = 1 << 30
+"""Larger columns are made in parts: Arrow counts the bytes of one in 31 bits."""
 
 COLUMNS_MIN = 32
 """So many submitted records are decided together sooner than one by one."""
@@ -91,11 +96,19 @@ class Absorber:
 
     def _prepared(self, submitted: Sequence[Submitted], ids: Sequence[str | None]) -> list[_Prepared]:
         """Return records in columns, in pieces of a block, with their keys."""
-        payload = _payload(submitted, ids)
         return [
             _Prepared(piece, payloads.keys_of(piece, self._hasher, self._core.window))
-            for piece in payloads.pieces(payload, self._settings)
+            for part in self._parts(submitted)
+            for piece in payloads.pieces(_payload(submitted[part], ids[part]), self._settings)
         ]
+
+    def _parts(self, submitted: Sequence[Submitted]) -> list[slice]:
+        """Return parts of what was submitted, each of which fits a column: nearly always it is one."""
+        if self._core.submitted_bytes <= COLUMN_BYTES_MAX:
+            return [slice(None)]
+        ends = np.cumsum([len(record_of(one, None).value) for one in submitted])
+        cuts = np.flatnonzero(np.diff(ends // COLUMN_BYTES_MAX)) + 1
+        return [slice(*part) for part in itertools.pairwise([0, *cuts.tolist(), len(submitted)])]
 
     def _decide_apart(self) -> None:
         """Decide piece by piece, each looked up without the lock. If the runs cannot be asked, refuse the rest."""

@@ -452,15 +452,20 @@ class Committer:
     def leave(self, reason: OncelogError, deadline_us: int | None) -> bool:
         """Take nothing more from now on, and say why; return when what is pending is stored and every future answered.
 
-        ``False`` if this committer has ended: then there is nothing to store.
+        ``False`` if this committer has ended, or an event was interrupted: then nobody knows what there is to store,
+        and the next writer reads the log.
         """
+        if self.core.error is TORN:
+            self._end_torn()
         if self.core.ended is not None:
             return False
         self.core.leaving = reason
         self.tell()
         self.drain(deadline_us)
         self._wait_until_told(deadline_us)  # after a close every future is answered
-        return True
+        if self.core.error is TORN:
+            self._end_torn()
+        return self.core.ended is None
 
     def refuse(self, reason: OncelogError) -> None:
         """Take nothing more, and say why: ``leave`` follows. The lock need not be held: it is one assignment."""

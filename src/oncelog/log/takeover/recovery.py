@@ -57,6 +57,7 @@ class LeftTable(NamedTuple):
     """The table of a writer that has closed its log, and what the manifest said then."""
 
     table: Table
+    log_id: str
     epoch: int
     next_position: int
     last_timestamp_us: int
@@ -64,16 +65,16 @@ class LeftTable(NamedTuple):
     @classmethod
     def of(cls, window: DedupWindow | None, manifest: Manifest) -> LeftTable | None:
         """Return the table of a writer that has just closed its last segment; ``None`` if it is not worth its memory,
-        or there is none.
+        has ids that are not stored, or there is none.
         """
-        if not isinstance(window, Table) or window.nbytes > limits.MEMORY_LEFT_BYTES_MAX:
+        if not isinstance(window, Table) or window.pending_count or window.nbytes > limits.MEMORY_LEFT_BYTES_MAX:
             return None
-        return cls(window, manifest.epoch, manifest.next_position, manifest.last_timestamp_us)
+        return cls(window, manifest.log_id, manifest.epoch, manifest.next_position, manifest.last_timestamp_us)
 
     def is_of(self, manifest: Manifest) -> bool:
         """Tell whether nobody but that writer has written before the one that took the log by this manifest."""
-        before = (self.epoch, self.next_position, self.last_timestamp_us)
-        return before == (manifest.epoch - 1, manifest.next_position, manifest.last_timestamp_us)
+        before = (self.log_id, self.epoch, self.next_position, self.last_timestamp_us)
+        return before == (manifest.log_id, manifest.epoch - 1, manifest.next_position, manifest.last_timestamp_us)
 
 
 class Held(NamedTuple):
