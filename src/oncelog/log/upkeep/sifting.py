@@ -68,15 +68,13 @@ class Sifter:
         runs, and merge those that are newer than these. Returns whether look-ups may use another sieve, or more of
         it, and which runs could not be read, by their keys.
         """
+        if not self._objects.is_here:
+            return self._begin_anew(), {}
         runs, sieve = self._recall.view.runs, self.sieve
         unread = [] if sieve is None else _unread(runs, sieve)
         if sieve is None or not _fits(sieve, runs.ids, unread):
             sieve = _sieve_for(runs.ids)
             unread = _unread(runs, sieve)
-        if not self._objects.is_here:
-            renewed = self.sieve is not None and self.sieve is not sieve
-            self.sieve = sieve if renewed else self.sieve
-            return renewed, {}
         if not unread or _ids(unread) > READ_PER_LOOK * self._recall.looked:
             return False, {}
         self._recall.looked = 0
@@ -87,6 +85,14 @@ class Sifter:
             self._next = None
         self.sieve = sieve
         return True, damage
+
+    def _begin_anew(self) -> bool:
+        """Replace a sieve that has no room for another run by an empty one; tell whether it was."""
+        sieve = self.sieve
+        if sieve is None or sieve.count + limits.MEMORY_RUN_IDS <= sieve.ids_max:
+            return False
+        self.sieve = _sieve_for(self._recall.view.runs.ids)
+        return True
 
 
 def _sieve_for(ids: int) -> RunSieve:
