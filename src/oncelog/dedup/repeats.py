@@ -1,8 +1,9 @@
 """Keys that occur more than once among many keys.
 
 Almost all keys occur once, and halves of 64 bits hardly ever repeat by chance: so the high halves are sorted alone, and
-only keys whose high half repeats are compared. Whether any key of a batch repeats is told without sorting: each key
-writes its row into a table at a place that its high half names, and only keys that find another row there are compared.
+only keys whose high half repeats are compared. ``distinct`` sorts few keys: each key writes its row into a table, at a
+place that depends on its high half. A key that later finds another row at its place is compared with the key of that
+row. Only such keys are sorted.
 """
 
 from __future__ import annotations
