@@ -28,14 +28,14 @@ _BETWEEN = (contextlib.__file__, functools.__file__)
 """Frames of these stand between two frames of the package."""
 
 
-class _Generation:
+class Generation:
     """Counts the forks that led to this process."""
 
     number = 0
 
 
 def _forked() -> None:
-    _Generation.number += 1
+    Generation.number += 1
 
 
 os.register_at_fork(after_in_child=_forked)
@@ -102,16 +102,16 @@ class OfOneProcess:
     _what = "handle"
 
     def __init__(self) -> None:
-        self._generation = _Generation.number
+        self._generation = Generation.number
 
     def _check_process(self) -> None:
-        if self._generation != _Generation.number:
+        if self._generation != Generation.number:
             message = f"this {self._what} belongs to the process before a fork: open a new one here"
             raise Closed(message)
 
     @property
     def _of_this_process(self) -> bool:
-        return self._generation == _Generation.number
+        return self._generation == Generation.number
 
 
 class Backlog(OfOneProcess, ABC):
@@ -141,7 +141,7 @@ class Handle(OfOneProcess):
         self._closed = False
 
     def _check_usable(self) -> None:
-        if self._generation != _Generation.number:
+        if self._generation != Generation.number:
             self._check_process()
         if self._closed:
             message = f"this {self._what} is closed"

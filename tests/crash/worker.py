@@ -318,7 +318,7 @@ def fork_with_locks_held(url: str) -> None:
         db._storage._lock,
         home._bell._condition,  # type: ignore[attr-defined]
         home._reader._lock,  # type: ignore[attr-defined]
-        writer._committer._lock,
+        writer._committer.lock,
     ]
     holding, done = threading.Semaphore(0), threading.Event()
 

@@ -279,7 +279,7 @@ def test_a_fenced_writer_says_unknown_of_a_table_in_pieces() -> None:
         stuck.stand_still(writer)
         pending = writer.submit_arrow(pa.table({"value": [b"x"] * 30}))
         assert stuck.stuck.wait(LONG_S)
-        with writer._committer._lock:
+        with writer._committer.lock:
             writer._committer.stop(WriterFenced("taken"))
         stuck.go.set()
         with pytest.raises(WriterFenced) as fenced:

@@ -16,10 +16,11 @@ from oncelog.errors import Closed, InvalidArgument, OncelogError, Unsupported, W
 from oncelog.format.payload import intake, plain
 from oncelog.format.payload.tables import Tabular
 from oncelog.format.runs.run import Run
-from oncelog.handle import close_soon, closes_anywhere, weakly
+from oncelog.handle import Generation, close_soon, closes_anywhere, weakly
 from oncelog.log.append import payloads
 from oncelog.log.append.absorber import Absorber
 from oncelog.log.append.admitter import Admitter
+from oncelog.log.append.alone import Alone
 from oncelog.log.append.answers import Admitted, Answers
 from oncelog.log.append.counters import Counts
 from oncelog.log.append.decider import Decider
@@ -87,6 +88,7 @@ class Writer(Submitting):
         decider = Decider(session.core)
         self._absorber = Absorber(session, decider, self._answers)
         self._committer.absorb = self._absorber.absorb
+        self._alone = Alone(session, decider)
         self._admitter = Admitter(
             session,
             decider,
@@ -118,7 +120,7 @@ class Writer(Submitting):
         is_bare = stream is None and type is None and headers is None and tenant is None  # by far the most are
         if is_bare and producer is None and sequence is None and self._is_plain(value, id):
             timeout_us = _TIMEOUT_US if timeout_s is TIMEOUT_S else self._micros(timeout_s)
-            alone = self._admitter.alone(value, id, timeout_us)
+            alone = self._alone.append(value, id, timeout_us)
             if isinstance(alone, Ack):
                 return alone
             if alone is not None:
@@ -128,7 +130,8 @@ class Writer(Submitting):
 
     def _is_plain(self, value: object, id: object) -> bool:
         """Tell, at little cost, whether ``_checked`` would find nothing to refuse nor to change."""
-        self._check_usable()
+        if self._closed or self._generation != Generation.number:
+            self._check_usable()
         if self._own is not None or type(value) is not bytes or len(value) > limits.VALUE_BYTES_MAX:
             return False
         if id is None:

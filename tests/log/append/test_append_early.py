@@ -10,12 +10,12 @@ import pytest
 
 from oncelog.connect import Database
 from oncelog.errors import Unavailable
-from oncelog.log.append.groups import Group
-from oncelog.log.append.open_segment import SegmentRun
+from oncelog.log.append import alone
 from oncelog.storage.base import Chunk
 from oncelog.storage.local.disk import Identity, RealDisk
 from oncelog.storage.local.home import LocalStorage
 from oncelog.storage.local.segment_writer import LocalSegmentWriter
+from oncelog.types import Ack
 
 
 class NotingDisk(RealDisk):
@@ -55,18 +55,14 @@ def test_the_ack_is_made_while_the_device_works(
     a page or more is not begun early; all else is the same.
     """
     disk = NotingDisk()
-    store = SegmentRun.append
 
-    def append(run: SegmentRun, group: Group, meanwhile: Any) -> int:
-        def noting(group: Group) -> None:
-            disk.calls.append("ack")
-            meanwhile(group)
-
-        return store(run, group, noting)
+    def noting(*given: Any) -> Ack:
+        disk.calls.append("ack")
+        return Ack(*given)
 
     with Database(LocalStorage(tmp_path, disk)) as db, db.log("orders", create=True).writer() as writer:
         first = writer.append(b"first", id="first")
-        monkeypatch.setattr(SegmentRun, "append", append)
+        monkeypatch.setattr(alone, "Ack", noting)
         disk.calls.clear()
         second = writer.append(bytes(size_bytes), id="second")
         calls = list(disk.calls)

@@ -103,7 +103,7 @@ def test_where_a_segment_ends_is_noted_by_one_thread_at_a_time(monkeypatch: pyte
 
     monkeypatch.setattr("oncelog.storage.memory.MemoryHome", _EndHome)
     writer = Database(MemoryStorage(in_flight_max=4)).log("orders", create=True).writer()
-    lock = writer._committer._lock
+    lock = writer._committer.lock
 
     def look() -> None:
         unguarded.append(lock.acquire(blocking=False))

@@ -105,11 +105,11 @@ def test_what_happens_while_a_file_is_looked_up_in_the_table(what: str, monkeypa
                 return
             look(self, keys, *rest)
             if len(calls) == 1:
-                self._committer._lock.release()
+                self._committer.lock.release()
                 try:
                     many(writer, range(36, 40)) if what == "append" else remember(writer)
                 finally:
-                    self._committer._lock.acquire()
+                    self._committer.lock.acquire()
 
         monkeypatch.setattr(adopter.Adopter, "_in_window", meanwhile)
         done = writer.ingest([staged])

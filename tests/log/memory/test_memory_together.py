@@ -37,7 +37,7 @@ def test_runs_are_never_read_with_the_lock_held(monkeypatch: pytest.MonkeyPatch)
             ask = getattr(RunSet, name)
 
             def noted(self: RunSet, *given: object, ask: Any = ask, name: str = name) -> object:
-                assert not writer._committer._lock.locked(), name
+                assert not writer._committer.lock.locked(), name
                 looked.append(name)
                 return ask(self, *given)
 

@@ -383,7 +383,7 @@ def test_a_log_is_answered_for_while_another_of_its_process_is_busy(memory_bucke
         busy = holder.log("busy", create=True).writer()
         writer = holder.log("orders", create=True).writer()
         log = orders(memory_bucket)
-        with busy._committer._lock:
+        with busy._committer.lock:
             put_up(memory_bucket, log)
             until(lambda: log._home.exists(handover.answer_key(1)))
         assert writer.append(b"v").position == 0

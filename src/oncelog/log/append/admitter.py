@@ -16,13 +16,12 @@ from oncelog.errors import Unavailable, WriterFenced
 from oncelog.log.append import payloads
 from oncelog.log.append.absorber import Absorber, name_of
 from oncelog.log.append.answers import Admitted
-from oncelog.log.append.decider import Decider, Key, Name
-from oncelog.log.append.groups import RECORD_OVERHEAD_BYTES, Group, Ticket, record_bytes
+from oncelog.log.append.decider import Decider, Name
+from oncelog.log.append.groups import RECORD_OVERHEAD_BYTES, Ticket, record_bytes
 from oncelog.log.append.session import WriterSession
 from oncelog.log.memory.quest import Found
 from oncelog.log.memory.recall import Looked, LookedOne
-from oncelog.log.memory.run_set import Hit
-from oncelog.types import Ack, Record, moment
+from oncelog.types import Record
 
 _logger = logging.getLogger("oncelog")
 
@@ -41,12 +40,6 @@ class _Rows(NamedTuple):
     def found(self) -> Found | None:
         """What the runs know of the rows, if there are runs."""
         return None if self.looked is None else self.looked.found
-
-
-def _answer(group: Group) -> None:
-    """Make the ack of a record that is alone in its block, before it is stored: the device works on it."""
-    place = group.first_position, group.segment, group.first_entry
-    group.answer = Ack(*place, moment(group.timestamp_us))
 
 
 class Admitter:
@@ -72,45 +65,6 @@ class Admitter:
         self._window = session.core.window
         self._check_owner = check_owner
         self._check_owners = check_owners
-
-    def alone(self, value: bytes, id: str | None, timeout_us: int | None) -> Ack | Ticket | None:
-        """Decide one plain record, and store it if it is new: return its ack, or the ticket of one that is known.
-
-        ``None``, and nothing is done, if others are on their way, or a run was built meanwhile. Hashing, and looking up
-        in the runs, needs no lock. This is the fast way of most appends: what it calls is counted by a test.
-        """
-        recall = self._recall
-        name = key = hit = None
-        built = recall.view.built
-        if self._window is not None and id is not None:
-            name = id.encode()
-            key = self._hasher.both(name, value)
-            if recall.view.any:
-                built, hit, unsure = recall.look_one(key[0], key[1])
-                if unsure is not None:
-                    return None
-        return self._committer.locked(self._alone, value, name, key, hit, built, timeout_us)
-
-    def _alone(  # noqa: PLR0917
-        self, value: bytes, name: bytes | None, key: Key | None, hit: Hit | None, built: int, timeout_us: int | None
-    ) -> Ack | Ticket | None:
-        """Decide one plain record, and store it if it is new. The committer's lock is held."""
-        committer, clock = self._committer, self._clock
-        now_us = clock.elapsed_us()
-        if not self._core.idle(now_us) or self._recall.view.built != built:
-            return None
-        try:
-            met = self._decider.alone(value, name, key, hit, now_us, clock.now_us())
-        except BaseException as error:  # noqa: BLE001
-            committer.give_up(error)
-        if isinstance(met, Ticket):
-            return met
-        committer.store(met, now_us, _answer)
-        if met.state != "stored":
-            committer.wait(met, None if timeout_us is None else now_us + timeout_us)
-        if met.answer is None:  # the device never began, and the block was stored all the same, by another attempt
-            _answer(met)
-        return met.answer
 
     def one(self, record: Record, deadline_us: int | None) -> Ticket:
         """Decide one record, and add it if it is new; return when it is stored."""

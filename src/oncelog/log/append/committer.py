@@ -1,6 +1,6 @@
 """The driver of the append core: the one lock, the threads, the waits, and what is asked of storage.
 
-This is the only file that takes the lock. Other parts of a writer give a function to ``Committer.locked``.
+Only this file and ``alone`` take the lock. Other parts of a writer give a function to ``Committer.locked``.
 
 It reads from the core what is to be done (``work``, ``unanswered``, ``due``), does it with the lock given back, and
 reports the outcome to the core. A thread that waits for a group stores blocks itself (no hand-over between threads, so
@@ -43,8 +43,8 @@ class Committer:
 
     def __init__(self, core: Core, run: SegmentRun, clock: Clock) -> None:
         self.core = core
-        self._lock = threading.Lock()
-        self._changed = SteadyCondition(self._lock)
+        self.lock = threading.Lock()
+        self._changed = SteadyCondition(self.lock)
         self.unlocked = self._changed.unlocked
         self.answered = threading.Condition()
         self.absorb: Callable[[], None] = _nothing
@@ -55,7 +55,7 @@ class Committer:
         """Has ids put into runs, because appends wait for that."""
         self._run = run
         self._clock = clock
-        self._sleeping = 0
+        self.sleeping = 0  # threads that wait for a change
         self._told_position = -1  # up to which the threads were told of what is pending
         self._threads = 0
         self._stopping = False
@@ -66,7 +66,7 @@ class Committer:
         The lock itself is taken, never its condition: ``Condition.__enter__`` and ``__exit__`` are Python, and Ctrl-C
         heeded inside them would leave the lock held for ever. A ``with`` of a plain lock heeds none.
         """
-        with self._lock:
+        with self.lock:
             return work(*given)
 
     def locked_if_free(self, work: Callable[[], object]) -> None:
@@ -75,11 +75,11 @@ class Committer:
         For threads that serve many writers, and must not wait for one of them. They are never the main thread, which
         alone heeds Ctrl-C.
         """
-        if self._lock.acquire(blocking=False):
+        if self.lock.acquire(blocking=False):
             try:
                 work()
             finally:
-                self._lock.release()
+                self.lock.release()
 
     # Asking.
 
@@ -210,16 +210,16 @@ class Committer:
             self.start_threads()
 
     def _sleep(self, timeout_s: float | None) -> None:
-        """Wait for a change. ``_sleeping`` is raised before the lock is given back, so no change is missed."""
-        self._sleeping += 1
+        """Wait for a change. ``sleeping`` is raised before the lock is given back, so no change is missed."""
+        self.sleeping += 1
         try:
             self._clock.wait(self._changed, timeout_s)
         finally:
-            self._sleeping -= 1
+            self.sleeping -= 1
 
     def tell(self) -> None:
         """Wake the threads that wait for a change, if there are any."""
-        if self._sleeping:
+        if self.sleeping:
             self._changed.notify_all()
 
     def _past(self, deadline_us: int | None) -> bool:
@@ -239,7 +239,7 @@ class Committer:
         This is the fast way of most submits: what it calls is counted by a test.
         """
         core = self.core
-        with self._lock:
+        with self.lock:
             if core.error is not None or core.leaving is not None or core.failures or core.prepare_failures:
                 return False
             if not core.has_room(size_bytes, 1):
@@ -278,7 +278,7 @@ class Committer:
 
     def _work(self) -> None:
         """Store what is pending until stopped, or until nothing comes: the life of one of the committer's threads."""
-        with self._lock:
+        with self.lock:
             try:
                 self._work_on()
             except BaseException:  # noqa: BLE001, S110
@@ -307,11 +307,11 @@ class Committer:
         if core.is_pending:
             self._sleep(self._left_s(core.wake_us(self._clock.elapsed_us())))
             return False
-        self._sleeping += 1
+        self.sleeping += 1
         try:
             return not self._changed.wait(REST_S) and not core.is_pending  # in real time: nothing is decided by it
         finally:
-            self._sleeping -= 1
+            self.sleeping -= 1
 
     def _work_once(self) -> bool:
         """Do what the core has to do now; tell whether there was anything."""
@@ -330,7 +330,7 @@ class Committer:
                     self.core.form(now_us, self._clock.now_us())
                 except BaseException as error:  # noqa: BLE001
                     self.give_up(error)
-            self.store(work, now_us)
+            self._store(work, now_us)
         return True
 
     def _prepare(self, now_us: int) -> None:
@@ -358,37 +358,40 @@ class Committer:
         except BaseException as error:  # noqa: BLE001
             self.give_up(error)
 
-    def store(self, group: Group, started_us: int, meanwhile: Callable[[Group], None] | None = None) -> None:
-        """Offer a block to storage, now; on failure leave it for the next attempt, byte for byte as it is.
-
-        ``meanwhile`` is called, without the lock, when the device has begun.
-        """
-        core = self.core
-        request = core.uptime.ask(started_us)
+    def _store(self, group: Group, started_us: int) -> None:
+        """Offer a block to storage, now; on failure leave it for the next attempt, byte for byte as it is."""
+        request = self.core.uptime.ask(started_us)
         try:
             group.busy = True
-            if meanwhile is not None:
-                end = self.unlocked(self._run.append, group, meanwhile)
-            elif group.block is not None:
-                end = self.unlocked(self._run.append, group)
-            else:
-                end = self._encode_and_append(group)
+            end = self._encode_and_append(group) if group.block is None else self.unlocked(self._run.append, group)
         except BaseException as error:
             group.busy = False
-            if core.error is None:
-                core.failed(group, request, error, self._clock.elapsed_us(), self._clock.chance())
-            self.react()
+            self.failed(group, request, error)
             if not isinstance(error, OncelogError):
                 raise
             return
         group.busy = False
+        self._landed(group, request, end, started_us)
+
+    def failed(self, group: Group, request: int, error: BaseException) -> None:
+        """Report that storage did not take a block, or end if an event was interrupted."""
+        core = self.core
+        if core.error is TORN:
+            core.end(reason_of(error))
+        elif core.error is None:
+            core.failed(group, request, error, self._clock.elapsed_us(), self._clock.chance())
+        self.react()
+
+    def _landed(self, group: Group, request: int, end: int, started_us: int) -> None:
+        """Report that storage has a block, and do what follows."""
+        core = self.core
         if core.error is not None:
             return  # ended meanwhile: the next writer decides
         try:
             core.landed(group, request, end, started_us, self._clock.elapsed_us())
         except BaseException as error:  # noqa: BLE001
             self.give_up(error)
-        if self._sleeping or core.unanswered or core.due:
+        if self.sleeping or core.unanswered or core.due:
             self.react()
 
     def _encode_and_append(self, group: Group) -> int:

@@ -17,6 +17,7 @@ COMMIT_EDGES_US = (
     *(100_000, 250_000, 1_000_000, 5_000_000, 30_000_000),
 )
 """Commits are counted by how long they took: up to each of these, and longer."""
+_SOON_US = COMMIT_EDGES_US[0]
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +65,7 @@ class Counters:
         commits = self.commits
         self._latencies_us[commits % _LATENCIES_KEPT] = latency_us
         self._all_us += latency_us
-        self._by_time[bisect_left(COMMIT_EDGES_US, latency_us)] += 1
+        self._by_time[0 if latency_us <= _SOON_US else bisect_left(COMMIT_EDGES_US, latency_us)] += 1
         self.commits = commits + 1
         self.stored += group.count
         self.bytes_written += group.block.size_bytes

@@ -15,6 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from oncelog.dedup.refreshing import RefreshingWindow
+from oncelog.dedup.table import Table
 from oncelog.dedup.window import DedupWindow
 from oncelog.errors import CorruptionError, OncelogError
 from oncelog.format.payload.arrays import booleans
@@ -67,6 +68,7 @@ class Decider:
         self._window = core.seen.window
         self._adopted = core.seen.adopted
         window = core.seen.window
+        self._forgets = not isinstance(window, Table)
         self._refreshing = window if isinstance(window, RefreshingWindow) else None
         self._counters = core.counters
         self._sequences = core.sequences
@@ -101,19 +103,7 @@ class Decider:
             if met is not None:
                 core.error = None
                 return met
-        position = core.next_position
-        group = Group(
-            position,
-            position + 1,
-            count=1,
-            ids=int(id is not None),
-            size_bytes=len(value) + len(id or b"") + RECORD_OVERHEAD_BYTES,
-            state="offered",
-            timestamp_us=core.tail.timestamp_us(wall_us),
-            uptime_us=uptime_us,
-        )
-        core.tail.place(group)
-        core.tail.encode_one(group, value, id)
+        group = core.tail.alone(core.next_position, value, id, uptime_us, wall_us)
         core.pending_bytes += group.size_bytes
         core.next_position += 1
         core.offered.append(group)
@@ -171,7 +161,8 @@ class Decider:
         high, low, fingerprint = key
         window = self._window
         assert window is not None
-        window.evict(uptime_us)
+        if self._forgets:
+            window.evict(uptime_us)
         if hit is not None or self._adopted.files:
             handle = window.find_one(high, low)
             if handle < 0 or decisions.is_newer(hit, window, handle):

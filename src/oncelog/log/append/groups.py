@@ -13,7 +13,7 @@ from oncelog.dedup.producers import Pushed
 from oncelog.errors import OncelogError
 from oncelog.format import block
 from oncelog.format.payload import columns
-from oncelog.types import Ack, Record
+from oncelog.types import Record
 
 RECORD_OVERHEAD_BYTES = 16
 """What a record is taken to cost beside its value and its id."""
@@ -114,8 +114,6 @@ class Group(msgspec.Struct, eq=False):
     attempts: int = 0
     retry_at_us: int = 0
     error: OncelogError | None = None
-    answer: Ack | None = None
-    """The ack of a record that came alone, made while it was stored."""
     parts: list[pa.RecordBatch] = []
     records: list[Record] = []
     crowds: list[Crowd] = []

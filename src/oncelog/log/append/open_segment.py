@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -118,19 +118,19 @@ class SegmentRun:
             )
         return found if found is not None and found.first_position <= position < found.next_position else None
 
-    def append(self, group: Group, meanwhile: Callable[[Group], None] | None = None) -> int:
-        """Store a group's block; on return it is durable. Return the cursor behind it.
-
-        ``meanwhile`` is called when the device has begun.
-        """
+    def begin(self, group: Group) -> None:
+        """Have the device begin with a group's block, if that gains time. Only ``append`` tells what came of it."""
         assert group.block is not None
-        writer, number, chunks = self._segment_writer, group.number, group.block.chunks
+        assert self._segment_writer is not None
+        self._segment_writer.begin(group.number, group.block.chunks)
+
+    def append(self, group: Group) -> int:
+        """Store a group's block; on return it is durable. Return the cursor behind it."""
+        assert group.block is not None
+        writer = self._segment_writer
         assert writer is not None
         try:
-            if meanwhile is not None:
-                writer.begin(number, chunks)
-                meanwhile(group)
-            end = writer.append(number, chunks)
+            end = writer.append(group.number, group.block.chunks)
         except WriterFenced:
             _logger.warning("another writer has taken the log of %s", self._home.location("manifest"))
             raise

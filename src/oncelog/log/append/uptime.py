@@ -91,7 +91,8 @@ class Uptime:
         """Continue from where it stood: storage has answered. If it has ``stored`` nothing, an outage continues too."""
         asked = self._asked_us
         if len(asked) == 1 and self._stopped_us is None and elapsed_us - asked[request][0] <= PATIENCE_US:
-            lived_us = 0 if self._sign_us is None else self._lived_us(elapsed_us)
+            beat_us, paused_us = self._clock.pulse  # as ``_lived_us`` has it
+            lived_us = (elapsed_us if elapsed_us - beat_us <= CREDIT_US else beat_us + CREDIT_US) - paused_us
             if self._sign_us is None or lived_us <= self._sign_us + CREDIT_US:
                 if self._sign_us is not None:
                     self._sign_us = lived_us

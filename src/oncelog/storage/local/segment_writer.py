@@ -56,13 +56,17 @@ class LocalSegmentWriter:
         size_bytes = len(first)
         if len(block) > 1 or size_bytes > _EARLY_BYTES_MAX:
             return
-        with self._claim.writing:
-            descriptor = self._descriptor
-            if descriptor is None or number != self._count or self._fenced or not self._claim.is_held:
+        claim, disk = self._claim, self._disk
+        with claim.writing:
+            descriptor, offset = self._descriptor, self._end
+            if descriptor is None or number != self._count or self._fenced or not claim.is_held:
                 return
             self._descriptor = None
             try:
-                self._write(descriptor, block, self._end + size_bytes)
+                if offset + size_bytes >= self._filler.filled:
+                    self._filler.prepare(descriptor, offset, offset + size_bytes)
+                disk.write(descriptor, block, offset)
+                disk.begin_sync(descriptor, offset, size_bytes)
             except BaseException as error:
                 close_quietly(self._disk, descriptor)
                 if isinstance(error, OSError):
@@ -122,7 +126,14 @@ class LocalSegmentWriter:
         try:
             if not is_begun:
                 self._write(descriptor, block, end)
-            self._sync(descriptor, end, entries)
+            # What can be done before the sync is done while the device works.
+            if self._disk.identity(self._path) != self._identity:
+                raise self._gone()  # noqa: TRY301
+            slot = self._publisher.slot(self._segment, end, entries)
+            if end >= AHEAD_BYTES_MIN:
+                self._filler.fill_ahead(end)
+            self._disk.sync(descriptor)
+            self._publisher.write(slot)
         except BaseException:
             close_quietly(self._disk, descriptor)
             raise
@@ -130,8 +141,6 @@ class LocalSegmentWriter:
         self._last_offset, self._last_header, self._end = self._end, head, end
         self._count += 1
         self._bell.nudge()
-        if end >= AHEAD_BYTES_MIN:
-            self._filler.fill_ahead(end)
         return end
 
     def _write(self, descriptor: int, block: Sequence[Chunk], end: int) -> None:
@@ -140,16 +149,6 @@ class LocalSegmentWriter:
         self._disk.write(descriptor, block, self._end)
         if end - self._end <= _EARLY_BYTES_MAX:
             self._disk.begin_sync(descriptor, self._end, end - self._end)
-
-    def _sync(self, descriptor: int, end: int, entries: int) -> None:
-        """Make what was written durable, then visible. What can be done before the sync is done while the device
-        works.
-        """
-        if self._disk.identity(self._path) != self._identity:
-            raise self._gone()
-        slot = self._publisher.slot(self._segment, end, entries)
-        self._disk.sync(descriptor)
-        self._publisher.write(slot)
 
     def _gone(self) -> CorruptionError:
         """Return what to say when the name leads elsewhere: what is written to an unlinked file is lost with it."""
