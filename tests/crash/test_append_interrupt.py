@@ -22,6 +22,7 @@ import oncelog
 from oncelog import LogSettings, Window
 from oncelog.errors import Closed
 from oncelog.log.append.absorber import COLUMNS_MIN
+from oncelog.log.append.alone import Alone
 from oncelog.log.append.open_segment import SegmentRun
 from oncelog.log.ingest.adopter import Adopter
 from oncelog.log.writer import Writer
@@ -228,7 +229,7 @@ def test_another_threads_lock_is_not_given_back(tmp_path: Path, monkeypatch: pyt
 
     with oncelog.connect(tmp_path.as_uri()) as db, orders(db).writer() as writer:
         writer.append(b"first")
-        lock = writer._committer._lock
+        lock = writer._committer.lock
         monkeypatch.setattr(SegmentRun, "append", append_while_locked)
         waiting = threading.main_thread().ident or 0
 
@@ -236,7 +237,7 @@ def test_another_threads_lock_is_not_given_back(tmp_path: Path, monkeypatch: pyt
             assert stored.wait(30)
             with lock:
                 taken.set()
-                while sys._current_frames()[waiting].f_code.co_name != "unlocked":
+                while sys._current_frames()[waiting].f_code is not Alone.append.__code__:
                     pass
                 os.kill(os.getpid(), signal.SIGINT)
                 left.wait(0.5)  # for ever, if all is well: it is waited for no longer than a mistake takes to show

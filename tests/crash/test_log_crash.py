@@ -166,7 +166,7 @@ class TestCrashes:
 def all_locks_held(writer: Writer, log: Log, database: Database) -> Iterator[None]:
     """Let another thread hold what locks the handles have, for a while."""
     home: Any = log._home
-    locks = [writer._committer._lock, home._bell._condition, database._lock, database._storage._lock]  # type: ignore[attr-defined]
+    locks = [writer._committer.lock, home._bell._condition, database._lock, database._storage._lock]  # type: ignore[attr-defined]
     locks += [home._lock] if hasattr(home, "_lock") else [home._claim.writing]
     held, done = threading.Event(), threading.Event()
 

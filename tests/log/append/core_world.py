@@ -424,6 +424,8 @@ class World:
             closed = core.tail.closed()
             assert closed.next_position == len(self.log) == core.stored_position
             assert closed.end == max(self.blocks) + 1, "a segment is closed behind its last block"
+            ids = sum(record.id is not None for record in self.log[closed.first_position :])
+            assert closed.ids == ids, "a segment is closed with the count of its ids"
             self.segment += 1
             self.blocks = {}
         start = (self.segment, len(self.log))

@@ -133,7 +133,7 @@ def test_threads_that_wait_do_not_wake_each_other() -> None:
         storage.hold()
         with ThreadPoolExecutor(8) as pool:
             futures = [pool.submit(writer.append, b"x", id=str(number), timeout_s=None) for number in range(8)]
-            until(lambda: committer._sleeping == 8)  # three of the committer's own threads are in storage
+            until(lambda: committer.sleeping == 8)  # three of the committer's own threads are in storage
             storage.wait_for_offers(4)
             before = sleeps[0]
             threading.Event().wait(0.2)  # in which each of them woke hundreds of times

@@ -109,6 +109,13 @@ MISTAKES = {
         "if wall_us > self._last_timestamp_us:",
         "if True:",
     ),
+    "time goes back for a record that is alone": (
+        "tail.py",
+        "wall_us if wall_us > last_us else last_us",
+        "wall_us",
+    ),
+    "a record that is alone takes no entry": ("tail.py", "self.entries = entry + 1", "pass"),
+    "the id of a record that is alone is not counted": ("tail.py", "            self.ids += 1\n", ""),
     "a segment is closed before its last block": (
         "core.py",
         "if end > self.tail.end:",

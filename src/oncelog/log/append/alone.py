@@ -8,6 +8,7 @@ and every object that is touched costs time: so there is one function, and a tes
 from __future__ import annotations
 
 from oncelog.errors import OncelogError
+from oncelog.log.append.core import INTERRUPTS
 from oncelog.log.append.decider import Decider
 from oncelog.log.append.groups import Group, Ticket
 from oncelog.log.append.session import WriterSession
@@ -71,13 +72,22 @@ class Alone:
                 committer.locked(committer.give_up, error)
                 raise
             group.busy = False  # before any call: whatever interrupts, the block is offered again
-            committer.locked(committer.failed, group, request, error)
+            self._failed(group, request, error)
             if not isinstance(error, OncelogError):
                 raise
         if group.state != "stored":
             deadline_us = None if timeout_us is None else now_us + timeout_us
             committer.locked(committer.wait, group, deadline_us)
         return ack or _ack(group)
+
+    def _failed(self, group: Group, request: int, error: BaseException) -> None:
+        """Report that storage did not take a block; once more if Ctrl-C ends that, because others may wait for it."""
+        committer = self._committer
+        try:
+            committer.locked(committer.failed, group, request, error)
+        except INTERRUPTS:
+            committer.locked(committer.failed, group, request, error)
+            raise
 
 
 def _ack(group: Group) -> Ack:

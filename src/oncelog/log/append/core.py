@@ -303,9 +303,8 @@ class Core:
         self.uptime.answered(request, now_us)
         self.counters.committed(group, now_us - started_us)
         group.state = "landed"
-        offered = self.offered
-        while offered and offered[0].state == "landed":
-            self._settle(offered[0], now_us)
+        while self.offered and self.offered[0].state == "landed":
+            self._settle(self.offered[0], now_us)
         self.error = None
 
     def _settle(self, group: Group, now_us: int) -> None:

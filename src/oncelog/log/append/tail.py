@@ -72,9 +72,8 @@ class SegmentTail:
 
         It does what ``timestamp_us``, ``place`` and ``encode_one`` do: after a sync, a call costs more than its work.
         """
-        if wall_us > self._last_timestamp_us:  # noqa: PLR1730
-            self._last_timestamp_us = wall_us
-        timestamp_us = self._last_timestamp_us
+        last_us = self._last_timestamp_us
+        timestamp_us = self._last_timestamp_us = wall_us if wall_us > last_us else last_us  # noqa: FURB136
         entry, number, segment = self.entries, self.blocks, self.segment
         if entry == 0:
             self._first_timestamp_us = timestamp_us

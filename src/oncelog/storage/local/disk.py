@@ -236,14 +236,12 @@ class RealDisk:
             except OSError:
                 pass
 
-    if sys.platform == "darwin":
-
-        def sync(self, descriptor: int) -> None:
-            """Call what reaches the platter: there fdatasync does not."""
+    def sync(self, descriptor: int) -> None:
+        """Call fdatasync, or on macOS what reaches the platter."""
+        if sys.platform == "darwin":
             fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
-
-    else:
-        sync = staticmethod(os.fdatasync)  # the call itself: every append comes here
+        else:
+            os.fdatasync(descriptor)
 
     def sync_directory(self, path: Path) -> None:
         """Call fsync on a folder."""
