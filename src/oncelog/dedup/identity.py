@@ -14,7 +14,7 @@ from oncelog.dedup.columns import Column
 from oncelog.dedup.content import content_id, content_ids
 from oncelog.dedup.fingerprint import FINGERPRINT_FAMILY, Fingerprints
 from oncelog.dedup.kernels import kernels
-from oncelog.dedup.linear import LIMB, Family, Multilinear
+from oncelog.dedup.linear import Family, Multilinear
 from oncelog.errors import InvalidArgument
 from oncelog.types import Record
 
@@ -28,6 +28,7 @@ _PRIME = PAIR_FAMILY.prime
 _OTHER = FINGERPRINT_FAMILY.prime
 _CHUNK_ROWS = 5000
 _WORD = 32
+_WORD_LIMBS = 4  # in a factor of a product
 
 SHORT_BYTES_MAX = 256
 """Up to this an id and a value are hashed together, when they come alone."""
@@ -86,14 +87,14 @@ class Pairs:
 class _Product:
     """Multiplies the limbs of one id and one value by their coefficients, in memory of its own: for one thread.
 
-    New arrays for each record would cost as much as the product.
+    New arrays for each record would cost as much as the product. ``limbs`` are the lowest 16 bits of the factors.
     """
 
     __slots__ = ("factors", "limbs", "multiply", "results", "sums")
 
     def __init__(self, coefficients: NDArray[np.uint64]) -> None:
-        self.factors = np.zeros(coefficients.shape[1], LIMB)
-        self.limbs = self.factors.data.cast("B")
+        self.factors = np.zeros(coefficients.shape[1], np.uint64)  # as wide as the coefficients: nothing is converted
+        self.limbs = self.factors.data.cast("B").cast("H")[::_WORD_LIMBS]
         self.sums = np.zeros(len(coefficients), np.uint64)
         self.results = self.sums.data
         self.multiply: Callable[..., Any] = coefficients.dot
@@ -165,9 +166,10 @@ class Hasher:
             product = idle.pop()  # until it is put back, it is this thread's alone
         except IndexError:
             product = self._product(*lengths)
-        product.limbs[:] = b"".join(
+        limbs = b"".join(
             (_ID_MARKS[id_bytes], id, _PADS[id_bytes], _VALUE_MARKS[value_bytes], value, _PADS[value_bytes])
         )
+        product.limbs[:] = memoryview(limbs).cast("H")
         product.multiply(product.factors, product.sums)
         a, b, c, d, e, f = product.results.tolist()
         idle.append(product)
