@@ -25,7 +25,7 @@ CALLS_PER_ROW_MAX = 0.1
 CONTENT_CALLS_PER_ROW_MAX = 5
 """Content ids are the exception that is known: one BLAKE2b a row, through ``hashlib``."""
 
-APPEND_CALLS_MAX = 90
+APPEND_CALLS_MAX = 80
 """Before the device begins, and after it has ended: these the caller waits for."""
 
 APPEND_HIDDEN_CALLS_MAX = 18
