@@ -124,20 +124,38 @@ class RunSet:
         Records before ``first_position`` count for nothing. ``NotFound`` when an object is gone: look again in the
         newest set. ``Unavailable`` when storage does not answer.
         """
-        if len(keys) <= SMALL and self._objects.is_here:
-            return self._find_singly(keys, first_position)
+        return self.find_any(keys, first_position) or Found.nothing(len(keys))
+
+    def find_any(self, keys: NDArray[np.uint64], first_position: int = 0) -> Found | None:
+        """Look up identities, as ``find_many`` does; ``None`` when none is remembered and none failed, as with most
+        batches.
+        """
         answers = QuestAnswers(len(keys))
+        if len(keys) <= SMALL and self._objects.is_here:
+            self._note_singly(np.arange(len(keys)), mixed_keys(keys), first_position, answers)
+        elif self._before:
+            self._search(keys, first_position, answers)
+        elif self._behind:
+            assert self.sieve is not None
+            self._search_sifted(*self.sieve.sifted(keys), first_position, answers)
+        return answers.settled(first_position)
+
+    def _search(self, keys: NDArray[np.uint64], first_position: int, answers: QuestAnswers) -> None:
+        """Search all runs, those behind the sieve for the keys that pass it."""
         high, low = mixed_keys(keys)
         quests = self._quests(self._before, np.arange(len(keys)), (high, low), first_position, answers)
         if self._behind:
             assert self.sieve is not None
             passed = self.sieve.passing(high, low)
-            if len(passed) <= SIFTED and self._objects.is_here and not self._before:
-                self._note_singly(passed, (high[passed], low[passed]), first_position, answers)
-            else:
-                quests += self._quests(self._behind, passed, (high[passed], low[passed]), first_position, answers)
+            quests += self._quests(self._behind, passed, (high[passed], low[passed]), first_position, answers)
         search_all(self._objects, quests, answers)
-        return answers.settled(first_position)
+
+    def _search_sifted(self, rows: Rows, keys: Halves, first_position: int, answers: QuestAnswers) -> None:
+        """Search runs, all of which are behind the sieve, for mixed keys that pass it."""
+        if len(rows) <= SIFTED and self._objects.is_here:
+            self._note_singly(rows, keys, first_position, answers)
+        else:
+            search_all(self._objects, self._quests(self._behind, rows, keys, first_position, answers), answers)
 
     def _quests(
         self, runs: Sequence[OpenRun], rows: Rows, keys: Halves, first_position: int, answers: QuestAnswers
@@ -158,12 +176,6 @@ class RunSet:
                 else:
                     quests.append(quest)
         return quests
-
-    def _find_singly(self, keys: NDArray[np.uint64], first_position: int) -> Found:
-        """Look up a few identities one by one: that is quicker than the arrays."""
-        answers = QuestAnswers(len(keys))
-        self._note_singly(np.arange(len(keys)), mixed_keys(keys), first_position, answers)
-        return answers.settled(first_position)
 
     def _note_singly(self, rows: Rows, keys: Halves, first_position: int, answers: QuestAnswers) -> None:
         """Note what is known of mixed keys."""
