@@ -18,6 +18,7 @@ PRIME_OF_TWO = np.uint64(2**31 - 1)
 """The primes of the two families. A compiler divides by what it knows at a fraction of the cost."""
 
 _HALF = np.uint64(32)
+_BYTE = np.uint64(8)
 _PART = np.uint64(2**32 - 1)
 _TAG = np.uint64(0xFFFF)
 _ONES = np.uint64(0x0001_0001_0001_0001)
@@ -65,28 +66,40 @@ def hash_four(  # noqa: PLR0917
     presence: int,
     out: NDArray[np.uint32],
 ) -> bool:
-    """Add the hash of each string to ``out``, four residues a row; ``False`` when one is longer than there are
-    coefficients, which have a line for each residue.
+    """Add the hash of each string to ``out``, four residues a row; ``False`` when one has more limbs of two bytes than
+    there are coefficients, which have a line for each residue.
+
+    Limbs are read up to a multiple of eight, what lies behind the string counting for nothing: an id is so short that
+    what is left over, limb by limb, would take longest.
     """
     one, two, three, four = coefficients[0], coefficients[1], coefficients[2], coefficients[3]
     for row in range(len(out)):
         if len(valid) and not valid[row]:
             continue
         start, length = offsets[row], offsets[row + 1] - offsets[row]
-        if length > len(one):
+        limbs = length >> 1
+        if length > 2 * len(one):
             return False
-        text = data[start : start + length]
+        padded = min((limbs + 7) & ~7, (len(data) - start) >> 1, len(one))
+        text = data[start : start + 2 * padded]
         mark = np.uint64(length + presence)
         a = mark * marks[0] + np.uint64(out[row, 0])
         b = mark * marks[1] + np.uint64(out[row, 1])
         c = mark * marks[2] + np.uint64(out[row, 2])
         d = mark * marks[3] + np.uint64(out[row, 3])
-        for at in range(length):
-            byte = np.uint64(text[at])
-            a += byte * np.uint64(one[at])
-            b += byte * np.uint64(two[at])
-            c += byte * np.uint64(three[at])
-            d += byte * np.uint64(four[at])
+        for at in range(padded):
+            limb = np.uint64(text[2 * at]) | np.uint64(text[2 * at + 1]) << _BYTE
+            limb = limb if at < limbs else _NOTHING
+            a += limb * np.uint64(one[at])
+            b += limb * np.uint64(two[at])
+            c += limb * np.uint64(three[at])
+            d += limb * np.uint64(four[at])
+        if length & 1:
+            limb = np.uint64(data[start + length - 1])
+            a += limb * np.uint64(one[limbs])
+            b += limb * np.uint64(two[limbs])
+            c += limb * np.uint64(three[limbs])
+            d += limb * np.uint64(four[limbs])
         out[row, 0] = a % PRIME_OF_FOUR
         out[row, 1] = b % PRIME_OF_FOUR
         out[row, 2] = c % PRIME_OF_FOUR
@@ -109,16 +122,21 @@ def hash_two(  # noqa: PLR0917
         if len(valid) and not valid[row]:
             continue
         start, length = offsets[row], offsets[row + 1] - offsets[row]
-        if length > len(one):
+        limbs = length >> 1
+        if length > 2 * len(one):
             return False
         text = data[start : start + length]
         mark = np.uint64(length + presence)
         a = mark * marks[0] + np.uint64(out[row, 0])
         b = mark * marks[1] + np.uint64(out[row, 1])
-        for at in range(length):
-            byte = np.uint64(text[at])
-            a += byte * np.uint64(one[at])
-            b += byte * np.uint64(two[at])
+        for at in range(limbs):
+            limb = np.uint64(text[2 * at]) | np.uint64(text[2 * at + 1]) << _BYTE
+            a += limb * np.uint64(one[at])
+            b += limb * np.uint64(two[at])
+        if length & 1:
+            limb = np.uint64(text[length - 1])
+            a += limb * np.uint64(one[limbs])
+            b += limb * np.uint64(two[limbs])
         out[row, 0] = a % PRIME_OF_TWO
         out[row, 1] = b % PRIME_OF_TWO
     return True

@@ -20,7 +20,7 @@ from oncelog.dedup.compiled import Kernels, compile_all
 COUNT_MIN = 512
 """Smaller batches are not worth a call."""
 
-PART_MIN = 16
+PART_MIN = 4
 """A part of a batch that is smaller than this is not worth a call."""
 
 LOAD_ROWS = 12_000_000

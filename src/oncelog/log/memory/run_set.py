@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from oncelog.dedup.kernels import kernels_at_hand
 from oncelog.dedup.runs.mix import Halves, mixed_key, mixed_keys
 from oncelog.dedup.runs.order import in_order
 from oncelog.errors import CorruptionError, NotFound, OncelogError, Unsupported
@@ -26,6 +27,9 @@ FEW = 8
 
 SMALL = 32
 """A batch that is no larger is looked up key by key where runs are mapped."""
+
+FILTERED = 16
+"""So many keys or more are asked of the filters together; with compiled loops, fewer."""
 
 SIFTED = 128
 """So few keys of a batch that pass the sieve are looked up key by key: nearly all of them are in no run."""
@@ -152,10 +156,29 @@ class RunSet:
 
     def _search_sifted(self, rows: Rows, keys: Halves, first_position: int, answers: QuestAnswers) -> None:
         """Search runs, all of which are behind the sieve, for mixed keys that pass it."""
-        if len(rows) <= SIFTED and self._objects.is_here:
-            self._note_singly(rows, keys, first_position, answers)
-        else:
+        if len(rows) > SIFTED or not self._objects.is_here:
             search_all(self._objects, self._quests(self._behind, rows, keys, first_position, answers), answers)
+            return
+        if len(rows) >= FILTERED or kernels_at_hand(len(rows)) is not None:
+            left = np.flatnonzero(self._may_have(*keys, first_position))
+            rows, keys = rows[left], (keys[0][left], keys[1][left])
+        self._note_singly(rows, keys, first_position, answers)
+
+    def _may_have(self, high: Column, low: Column, first_position: int) -> NDArray[np.bool_]:
+        """Tell of mixed keys, which are few and in no order, whether some run may have them.
+
+        Where a run has several parts, nearly each key belongs to another one.
+        """
+        found = np.zeros(len(high), np.bool_)
+        for run, parts, _, _ in self._behind:
+            if run.next_position <= first_position:
+                continue
+            if len(parts) == 1:
+                found |= may_have(parts, [len(high)], high, low)
+            else:
+                each = zip(high.tolist(), low.tolist(), strict=True)
+                found |= [parts[one >> 64 - run.bits].may_have_one(one, two) for one, two in each]
+        return found
 
     def _quests(
         self, runs: Sequence[OpenRun], rows: Rows, keys: Halves, first_position: int, answers: QuestAnswers
