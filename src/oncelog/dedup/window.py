@@ -189,6 +189,7 @@ class DedupWindow:
 
         ``False``, and nothing is changed: one is known or repeats, or what does it in one walk is not at hand.
         """
+        keys = _as_keys(keys)
         count = len(keys)
         if kernels_at_hand(count) is None or self._slots.spill:
             return False

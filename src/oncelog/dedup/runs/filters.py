@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from oncelog.dedup.kernels import fixed, kernels, kernels_at_hand
+from oncelog.dedup.kernels import fixed, kernels
 from oncelog.format.runs.parts import BLOCK_WORDS
 
 Words = NDArray[np.uint64]
@@ -58,7 +58,7 @@ def may_have(filters: Sequence[Words], ends: Sequence[int], high: Words, low: Wo
 
     Keys come part by part: those before ``ends[0]`` belong to the first filter, those before ``ends[1]`` to the second.
     """
-    compiled = kernels(len(high)) or kernels_at_hand(len(high))
+    compiled = kernels(len(high))
     if compiled is not None:
         found = np.empty(len(high), np.bool_)
         start = 0
