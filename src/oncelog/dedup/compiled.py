@@ -225,7 +225,7 @@ def insert(  # noqa: PLR0917
     return count
 
 
-def enter(  # noqa: C901, PLR0912, PLR0914, PLR0917
+def enter(  # noqa: C901, PLR0912, PLR0915, PLR0917
     keys: Keys,
     first: int,
     limit: int,

@@ -28,7 +28,7 @@ def chosen(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     """Have the loops of one kind do the work: the compiled ones decide new ids in one walk."""
     if request.param == "numba":
         pytest.importorskip("numba")
-        from tests.dedup.test_compiled import Chosen  # noqa: PLC0415
+        from tests.dedup.test_compiled import Chosen
 
         Chosen(monkeypatch).by("numba")
 

@@ -47,7 +47,7 @@ def test_acks_are_the_same_from_table_run_merged_run_and_after_reopening(
     """Position, segment, entry and timestamp of a retry are those of the first attempt, wherever the id is by now."""
     if loops == "numba":
         pytest.importorskip("numba")
-        from tests.dedup.test_compiled import Chosen  # noqa: PLC0415
+        from tests.dedup.test_compiled import Chosen
 
         Chosen(monkeypatch).by("numba")
     log = shop.log(SETTINGS)

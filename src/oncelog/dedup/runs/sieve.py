@@ -118,7 +118,7 @@ class Sieve:
 
 @cache
 def _patterns() -> tuple[Column, list[int]]:
-    """Return every pair of bits of a word, as an array and as a list: quicker to read than two shifts are to compute."""
+    """Return every pair of bits of a word, as an array and as a list: sooner read than computed by two shifts."""
     numbers = np.arange(_PATTERNS, dtype=np.uint64)
     patterns = _ONE << (numbers & _LAST) | _ONE << (numbers >> _SIX)
     return patterns, patterns.tolist()

@@ -31,7 +31,7 @@ class View(NamedTuple):
 
 
 class Looked(NamedTuple):
-    """What the runs said, and how many of them had been built then. ``found`` is ``None`` if they know none of the ids."""
+    """What the runs said, and how many of them had been built then. ``found`` is ``None`` if they know none of them."""
 
     built: int
     found: Found | None
