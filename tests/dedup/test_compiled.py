@@ -45,7 +45,8 @@ class Chosen:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._patch = monkeypatch
-        monkeypatch.setattr(kernels, "COUNT_MIN", 1)
+        for name in ("COUNT_MIN", "PART_MIN"):
+            monkeypatch.setattr(kernels, name, 1)
         monkeypatch.setattr(kernels._Choice, "looked", False)
         monkeypatch.setattr(kernels._Choice, "kernels", None)
 
@@ -130,6 +131,62 @@ def test_windows_answer_alike(chosen: Chosen, data: st.DataObject, *, crowd: boo
         assert answers[0] == answers[1]
         position += len(batch)
         known |= dict.fromkeys(batch, position)
+
+
+@given(data=st.data(), crowd=st.booleans(), buckets=st.none() | st.integers(1, 6))
+@settings(deadline=None, max_examples=100)
+def test_one_walk_takes_what_is_new_and_leaves_the_rest(
+    chosen: Chosen, data: st.DataObject, *, crowd: bool, buckets: int | None
+) -> None:
+    """What it takes is found as if it had been added; what it does not take leaves nothing behind.
+
+    A known key, a repeated one, and one that finds no slot, at any row; keys move where buckets are full.
+    """
+    half = st.integers(0, 3) if crowd else st.integers(0, 2**32 - 1)
+    key = st.tuples(half, st.integers(0, 90)).map(lambda pair: (pair[0] << 32 | pair[1], pair[0] << 32 | pair[1] * 7))
+    known: dict[tuple[int, int], int] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        if buckets is not None:
+            patch.setattr(DedupWindow, "_bucket_count", lambda _: buckets)
+        window = DedupWindow(100, 60)
+        chosen.by("numba")
+        for _ in range(data.draw(st.integers(1, 8))):
+            batch = data.draw(st.lists(key, min_size=1, max_size=40))
+            if data.draw(st.booleans()):
+                batch = [each for each in dict.fromkeys(batch) if each not in known]
+            keys, position = np.array(batch, np.uint64).reshape(-1, 2), len(known)
+            before = window.count
+            if window.enter(keys, position, keys[:, 0].copy()):
+                assert len(set(batch)) == len(batch)
+                assert known.keys().isdisjoint(batch)
+            else:
+                assert window.count == before
+                assert window.find(keys).tolist() == [known.get(each, -9) + 8 for each in batch]
+                batch = [each for each in dict.fromkeys(batch) if each not in known]
+                keys = np.array(batch, np.uint64).reshape(-1, 2)
+                window.add(keys, np.arange(position, position + len(batch)), keys[:, 0].copy())
+            known |= {each: position + row for row, each in enumerate(batch)}
+            window.commit(len(known), 1, 1)
+            everything = np.array(list(known), np.uint64).reshape(-1, 2)
+            handles = window.find(everything)
+            assert window.positions(handles).tolist() == list(known.values())
+            assert window.fingerprints(handles).tolist() == everything[:, 0].tolist()
+
+
+def test_a_plain_batch_takes_one_walk(chosen: Chosen) -> None:
+    """Otherwise the walk is tried, undone, and the rest is done three times as slowly for every batch."""
+    chosen.by("numba")
+    window = DedupWindow(10**15, 10_000)
+    keys = np.random.default_rng(3).integers(0, 2**64, (40_000, 2), np.uint64)
+    for position in range(0, 40_000, 1000):
+        some = keys[position : position + 1000]
+        assert window.enter(some, position, some[:, 0].copy())
+        window.commit(position + 1000, 1, 1)
+        window.evict(1)
+    assert window.positions(window.find(keys[-10_000:])).tolist() == list(range(30_000, 40_000))
+    assert (window.find(keys[:30_000]) == -1).all()
+    chosen.by("numpy")
+    assert not window.enter(keys[:30_000], 40_000, keys[:30_000, 0].copy()), "without compiled loops there is none"
 
 
 @pytest.mark.parametrize(("wish", "loaded"), [("0", False), ("1", True), (None, False)])

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from oncelog.dedup.compiled import Kernels, compile_all
 
 COUNT_MIN = 512
-"""Smaller batches are not worth a call."""
+"""Smaller batches do not count when it is asked whether loading would pay."""
 
-PART_MIN = 16
-"""A part of a batch that is smaller than this is not worth a call."""
+PART_MIN = 4
+"""Fewer rows are not worth a call, once the loops are loaded."""
 
 LOAD_ROWS = 12_000_000
 """After so many rows were hashed, looked up or inserted by numpy, the compiled loops are loaded. An append does about
@@ -60,13 +60,13 @@ def choose(wish: str | None, start: Start | None = None) -> None:
 
 def kernels(count: int) -> Kernels | None:
     """Return the compiled loops for a batch of so many rows, ``None`` when numpy is to do it."""
-    if count < COUNT_MIN or not _Choice.allowed:
-        return None
-    return _Choice.kernels if _Choice.looked else _not_yet(count)
+    if _Choice.looked:
+        return _Choice.kernels if _Choice.allowed and count >= PART_MIN else None
+    return _not_yet(count) if _Choice.allowed and count >= COUNT_MIN else None
 
 
 def kernels_at_hand(count: int) -> Kernels | None:
-    """Return the compiled loops for a part of a batch that has so many rows, if they are loaded already."""
+    """Return the compiled loops for so many rows if they are loaded already; these rows do not have them loaded."""
     if _Choice.loading:
         return _REHEARSED.get()
     return _Choice.kernels if _Choice.allowed and count >= PART_MIN else None

@@ -89,7 +89,7 @@ class Multilinear:
         self._mark = integers[0].astype(np.float64)
         self._marked = np.ascontiguousarray(integers.T)
         self._integers = self._marked[:, 1:]
-        self._bytewise: tuple[NDArray[np.uint32], NDArray[np.uint64]] | None = None
+        self._narrow: tuple[NDArray[np.uint32], NDArray[np.uint64]] | None = None
         self._digest_key = hashlib.blake2b(seed, digest_size=32, person=b"oncelog digest").digest()
 
     @cached_property
@@ -101,14 +101,11 @@ class Multilinear:
 
     def add(self, hash_rows: Callable[..., bool], column: Column, out: NDArray[np.uint32]) -> bool:
         """Add the hash of every row to residues, by a compiled loop; ``False`` when one is too long for that."""
-        if self._bytewise is None:
-            # The second byte of a limb counts 256 times: with coefficients of their own, bytes need not be paired.
-            pairs = np.stack((self._integers, self._integers * np.uint64(256) % np.uint64(self._family.prime)), axis=2)
-            coefficients = pairs.reshape(self._family.rows, -1).astype(np.uint32)
-            self._bytewise = coefficients, self._mark.astype(np.uint64)
+        if self._narrow is None:
+            self._narrow = self._integers.astype(np.uint32), self._mark.astype(np.uint64)
         valid = _ALL_VALID if column.valid is None else column.valid
         offsets = column.offsets.astype(np.int64)
-        return hash_rows(fixed(column.data), offsets, fixed(valid), *self._bytewise, self._presence, out)
+        return hash_rows(fixed(column.data), offsets, fixed(valid), *self._narrow, self._presence, out)
 
     def sums(self, column: Column) -> Sums:
         """Return the hash of every row, shape (rows of the family, rows of the column), reduced."""

@@ -16,6 +16,7 @@ from oncelog.dedup.runs import filters
 from oncelog.dedup.runs.entries import Entries
 from oncelog.dedup.runs.mix import mixed_keys
 from oncelog.dedup.runs.search import find_in_pages
+from oncelog.dedup.runs.sieve import Sieve
 from oncelog.dedup.table import Table
 from oncelog.format.runs import pages as page_format
 
@@ -34,10 +35,12 @@ def rehearse() -> None:
     table = Table()
     table.add(keys, positions, fingerprints)
     table.find(keys)
+    Table().enter(keys, 0, fingerprints)
     _rehearse_runs(keys, fingerprints)
 
 
 def _rehearse_runs(keys: NDArray[np.uint64], fingerprints: NDArray[np.uint64]) -> None:
+    Sieve(_ROWS).sifted(keys)
     high, low = mixed_keys(keys)
     entries = Entries(high, low, fingerprints, np.arange(_ROWS, dtype=np.uint64)).sorted()
     pages = page_format.empty_pages(page_format.page_count(_ROWS))

@@ -13,11 +13,12 @@ of their keys to that one's other bucket, and when none can move goes into a dic
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from oncelog.dedup.kernels import fixed, kernels
+from oncelog.dedup.kernels import fixed, kernels, kernels_at_hand
 from oncelog.dedup.ring import Handles, Keys, Ring
 
 BUCKET_SLOTS = 8
@@ -32,6 +33,7 @@ _FEW = 12
 _SPILL_MIN = 16
 _SPILL_ENTRY_BYTES = 200
 _BOTH = 0x0101
+_LINE_BYTES = 64
 
 
 class Slots:
@@ -47,8 +49,9 @@ class Slots:
         self._base = base
         self.end = base + _NUMBER_MAX
         self._buckets = buckets
-        self._tags = np.zeros(buckets * BUCKET_SLOTS, dtype=np.uint16)
-        self._numbers = np.tile(np.arange(BUCKET_SLOTS, dtype=np.uint32), buckets)
+        self._tags = _aligned(buckets * BUCKET_SLOTS, np.uint16)
+        self._numbers = _aligned(buckets * BUCKET_SLOTS, np.uint32)
+        self._numbers.reshape(-1, BUCKET_SLOTS)[:] = np.arange(BUCKET_SLOTS)
         self._cursors = np.zeros(buckets, dtype=np.uint8)
         self._tag_rows = self._tags.view(np.dtype((np.void, 2 * BUCKET_SLOTS)))
         self._tag_view = self._tags.data
@@ -207,6 +210,19 @@ class Slots:
         for low in range(0, len(keys), _CHUNK_KEYS):
             self._insert_chunk(keys[low : low + _CHUNK_KEYS], handles[low : low + _CHUNK_KEYS], tail)
 
+    def enter(self, keys: Keys, first: int, tail: int) -> bool:
+        """Put keys in, with handles from ``first`` on, if none is in and none repeats; the ring has them already.
+
+        ``False``, and none is in: not all are new, or some find no room, or there are no compiled loops.
+        """
+        compiled = kernels_at_hand(len(keys))
+        if compiled is None or self.spill:
+            return False
+        table = self._tags, self._numbers, self._cursors, self._buckets
+        ring = self._ring.keys, self._base - self._ring.origin
+        ahead = np.empty(1, np.uint64)
+        return bool(compiled.enter(fixed(keys), first - self._base, tail - self._base, *table, *ring, ahead))
+
     def _insert_chunk(self, keys: Keys, handles: Handles, tail: int) -> None:
         """Let all keys claim a slot at once; where several claim the same, the last has it, and the others try again.
 
@@ -364,3 +380,11 @@ class Slots:
             else:
                 self.spill.pop((high, low), None)
         self._spill_highs = None
+
+
+def _aligned(count: int, kind: type[np.unsignedinteger[Any]]) -> NDArray[Any]:
+    """Return an array of zeros that begins with a line of the cache: no bucket is in two of them."""
+    size = count * np.dtype(kind).itemsize
+    memory = np.zeros(size + _LINE_BYTES, np.uint8)
+    start = -memory.ctypes.data % _LINE_BYTES
+    return memory[start : start + size].view(kind)

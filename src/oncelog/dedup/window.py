@@ -20,6 +20,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from oncelog.dedup.kernels import kernels_at_hand
 from oncelog.dedup.repeats import distinct, first_occurrence
 from oncelog.dedup.ring import FLAG_BITS, FLAGS, GHOST, NARROW_MAX, PENDING, START, Handles, Keys, Ring
 from oncelog.dedup.slots import BUCKET_SLOTS, Slots
@@ -182,6 +183,29 @@ class DedupWindow:
         self._pending += count
         if self._slots.spill:
             self._relieve()
+
+    def enter(self, keys: Keys, first_position: int, fingerprints: NDArray[np.uint64]) -> bool:
+        """Insert keys as pending, each a batch of its own, at positions from the first on, if all are new.
+
+        ``False``, and nothing is changed: one is known or repeats, or what does it in one walk is not at hand.
+        """
+        keys = _as_keys(keys)
+        count = len(keys)
+        if kernels_at_hand(count) is None or self._slots.spill:
+            return False
+        self._reserve(count)
+        ring, head = self._ring, self._head
+        ring.write(ring.keys, head, keys)
+        if not self._slots.enter(keys, head, self._tail):
+            return False
+        first, step = (first_position << FLAG_BITS) | START | PENDING, 1 << FLAG_BITS
+        ring.marks.admit(first, first + step * (count - 1), self._places)
+        first -= ring.marks.base
+        ring.write(ring.marks.stored, head, np.arange(first, first + step * count, step))
+        ring.write(ring.fingerprints, head, fingerprints)
+        self._head += count
+        self._pending += count
+        return True
 
     def find_or_add_one(self, high: int, low: int, position: int, fingerprint: int) -> int:
         """Return the handle of one key; insert it as pending, under the same conditions as ``add``, and return -1 if it

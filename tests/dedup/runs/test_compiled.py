@@ -10,6 +10,7 @@ import pytest
 from oncelog.dedup.runs import compiled, filters, search
 from oncelog.dedup.runs.builder import build_part
 from oncelog.dedup.runs.mix import mixed_keys
+from oncelog.dedup.runs.sieve import Sieve
 from oncelog.format.runs.pages import PAGE
 from tests.dedup.test_compiled import Chosen
 from tests.log.memory.ids import Ids
@@ -47,6 +48,23 @@ def test_filters_pass_the_same_keys(chosen: Chosen, bits: int) -> None:
         answers.append(filters.may_have([words], [len(high)], high, low, bits))
     assert (answers[0] == answers[1]).all()
     assert 0 < answers[0].sum() < 4000
+
+
+def test_a_sieve_lets_the_same_keys_pass(chosen: Chosen) -> None:
+    """Keys that were added, and so many others that some pass at each word."""
+    keys = np.random.default_rng(4).integers(0, 2**64, (400_000, 2), np.uint64)
+    chosen.by("numpy")
+    sieve = Sieve(1)
+    sieve.add(*mixed_keys(keys[:370_000]))
+    answers = []
+    for who in ("numpy", "numba"):
+        chosen.by(who)
+        rows, halves = sieve.sifted(keys[365_000:])
+        assert (np.stack(halves) == np.stack(mixed_keys(keys[365_000:][rows]))).all()
+        answers.append(rows.tolist())
+    assert answers[0] == answers[1]
+    assert answers[0][:5000] == list(range(5000))
+    assert 0 < len(answers[0]) - 5000 < 1000
 
 
 def test_pages_are_searched_alike(chosen: Chosen) -> None:

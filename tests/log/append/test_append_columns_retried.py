@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
 import oncelog
-from oncelog import LogSettings, Record
+from oncelog import LogSettings, Record, Window
 from oncelog.errors import AppendErrors, IdConflict
 from oncelog.types import Ack
 
@@ -20,6 +21,42 @@ def records(first: int, last: int) -> list[Record]:
 def original(ack: Ack) -> tuple[object, ...]:
     """Return what an ack has in common with the ack of a retry."""
     return ack.position, ack.segment, ack.entry, ack.timestamp
+
+
+@pytest.fixture(params=["numpy", "numba"])
+def chosen(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the loops of one kind do the work: the compiled ones decide new ids in one walk."""
+    if request.param == "numba":
+        pytest.importorskip("numba")
+        from tests.dedup.test_compiled import Chosen
+
+        Chosen(monkeypatch).by("numba")
+
+
+@pytest.mark.parametrize("unbounded", [False, True])
+@pytest.mark.usefixtures("chosen")
+def test_columns_are_answered_alike_whoever_decides(*, unbounded: bool) -> None:
+    """New, repeated within a call, known, in conflict, without an id: in turns."""
+    window = Window() if unbounded else Window(max_keys=100_000)
+    settings = LogSettings(window=window, on_conflict="original", segment_bytes=65536, seal="off")
+
+    def rows(ids: list[str | None], mark: str = "") -> pa.Table:
+        return pa.table({"id": pa.array(ids, pa.string()), "value": [f"{id}{mark}" for id in ids]})
+
+    names = [f"id-{number}" for number in range(3000)]
+    with oncelog.connect("memory://") as db, db.log("orders", settings, create=True).writer() as writer:
+        assert writer.append_arrow(rows(names[:1000])).positions.tolist() == list(range(1000))
+        again = writer.append_arrow(rows([*names[1000:2000], *names[900:1100]]))
+        assert again.positions.tolist() == [*range(1000, 2000), *range(900, 1100)]
+        assert again.duplicates.tolist() == [False] * 1000 + [True] * 200
+        other = writer.append_arrow(rows([names[2000], names[0]], "!"))
+        assert (other.positions.tolist(), other.conflicts.tolist()) == ([2000, 0], [False, True])
+        some = writer.append_arrow(rows([None, *names[2001:2010], None]))
+        assert some.positions.tolist() == list(range(2001, 2012))
+        assert writer.append_arrow(rows(names[2001:2010])).positions.tolist() == list(range(2002, 2011))
+        assert not writer.append_arrow(rows(names[2010:])).duplicates.any()
+        assert writer.append_arrow(rows(names)).duplicates.all()
+        assert writer.last_position == 3001
 
 
 @pytest.mark.parametrize("way", ["append_many", "submit"])

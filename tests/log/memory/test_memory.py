@@ -40,10 +40,16 @@ pytestmark = pytest.mark.usefixtures("tiny")
 
 
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("loops", ["numpy", "numba"])
 def test_acks_are_the_same_from_table_run_merged_run_and_after_reopening(
-    shop: Shop, way: Callable[[Writer, Iterable[int]], list[Ack]]
+    shop: Shop, way: Callable[[Writer, Iterable[int]], list[Ack]], loops: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Position, segment, entry and timestamp of a retry are those of the first attempt, wherever the id is by now."""
+    if loops == "numba":
+        pytest.importorskip("numba")
+        from tests.dedup.test_compiled import Chosen
+
+        Chosen(monkeypatch).by("numba")
     log = shop.log(SETTINGS)
     with log.writer() as writer:
         acks = []

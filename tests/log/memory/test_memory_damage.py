@@ -229,7 +229,7 @@ def test_storage_that_does_not_answer_a_look_up_writes_nothing(monkeypatch: pyte
             raise Unavailable(message)
 
         with monkeypatch.context() as patch:
-            patch.setattr(type(writer._admitter._recall.view.runs), "find_many", away)
+            patch.setattr(type(writer._admitter._recall.view.runs), "find_any", away)
             patch.setattr(type(writer._admitter._recall.view.runs), "find_one", away)
             for way in (append, many, submit, labelled):
                 with pytest.raises(Unavailable):

@@ -33,7 +33,7 @@ def test_runs_are_never_read_with_the_lock_held(monkeypatch: pytest.MonkeyPatch)
             shop.clock.advance(1)
         remember(writer)
         looked: list[str] = []
-        for name in ("find_many", "find_one", "timestamps_of"):
+        for name in ("find_any", "find_one", "timestamps_of"):
             ask = getattr(RunSet, name)
 
             def noted(self: RunSet, *given: object, ask: Any = ask, name: str = name) -> object:
@@ -47,7 +47,7 @@ def test_runs_are_never_read_with_the_lock_held(monkeypatch: pytest.MonkeyPatch)
         writer.append_batch([record(100), record(101)])
         staged = log.stage([table(range(58, 70))])
         assert writer.ingest([staged]).duplicates == 2
-        assert set(looked) == {"find_many", "find_one", "timestamps_of"}
+        assert set(looked) == {"find_any", "find_one", "timestamps_of"}
 
 
 def test_an_old_writer_that_publishes_late_changes_nothing_for_the_new_one() -> None:

@@ -61,6 +61,27 @@ def test_runs_before_and_behind_a_sieve_are_searched(home: LogHome, runs: list[R
     check(RunSet.open(RunObjects(home), runs, sieve=sieve), MANY)
 
 
+@pytest.mark.parametrize("together", [1, 1000])
+def test_keys_that_pass_are_asked_of_the_filters_together_or_not(
+    home: LogHome, runs: list[Run], together: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both ways find what is there, also in a run of several parts, and nothing that was truncated away."""
+    monkeypatch.setattr(run_set, "FILTERED", together)
+    monkeypatch.setattr("oncelog.log.memory.building.PART_IDS", 300)
+    parted = Ids.random(77, 100_000, 1000)
+    runs = [*runs, parted.stored(home, "sealed/parted")]
+    assert len(runs[-1].parts) > 1
+    sieve = RunSieve(1)
+    for run, ids in zip(runs, [*MANY, parted], strict=True):
+        sieve.add(run.key, ids.entries())
+    known = RunSet.open(RunObjects(home), runs, sieve=sieve)
+    few = np.concatenate([STRANGERS, parted.keys[::30], MANY[0].keys[:30]])
+    wanted = [-1] * len(STRANGERS) + parted.positions[::30].tolist()
+    assert known.find_many(few).positions.tolist() == wanted + MANY[0].positions[:30].tolist()
+    first = runs[0].next_position
+    assert known.find_many(few, first).positions.tolist() == wanted + [-1] * 30
+
+
 def test_what_does_not_pass_is_looked_for_in_no_run(
     home: LogHome, runs: list[Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,6 +21,9 @@ _ONE = np.uint64(1)
 _TWO = np.uint64(2)
 _THREE = np.uint64(3)
 _ZERO = np.uint64(0)
+_FIRST_AT = np.uint64(52)
+_FOURTH_AT = np.uint64(16)
+"""Where a key's second half names the bits of the first and of the fourth word of a sieve's block."""
 _CROWD = 64
 """More keys than this are in one bucket only where keys repeat, or are no mixed ones."""
 
@@ -76,6 +79,44 @@ def filter_find(words: _Column, high: _Column, low: _Column, bits: int, found: N
                 passed &= words[at + word] >> (rest & _LAST)
                 rest >>= _SIX
             found[row] = passed == _ONE
+
+
+def sift(keys: _Column, words: _Column, rows: NDArray[np.int64], high: _Column, low: _Column) -> int:
+    """Mix identities, and set rows and mixed halves of those that pass a sieve; return how many they are.
+
+    Three passes, for the reason that ``filter_find`` has two. No pass writes at a place that depends on what it reads
+    from the sieve, but for the last one, which few keys reach: the processor would wait for each such read.
+    """
+    blocks = np.uint64(len(words) >> 2)
+    for row in range(len(keys)):
+        half = keys[row, 1]
+        value = (half ^ half >> _SHIFT) * _FIRST
+        value = (value ^ value >> _SHIFT) * _SECOND
+        value = value ^ value >> _SHIFT ^ keys[row, 0]
+        value = (value ^ value >> _SHIFT) * _FIRST
+        value = (value ^ value >> _SHIFT) * _SECOND
+        mixed = value ^ value >> _SHIFT
+        high[row] = mixed
+        value = half + mixed
+        value = (value ^ value >> _SHIFT) * _FIRST
+        value = (value ^ value >> _SHIFT) * _SECOND
+        low[row] = value ^ value >> _SHIFT
+    for row in range(len(keys)):
+        word, bits = words[(high[row] >> _HALF) * blocks >> _HALF << _TWO], low[row] >> _FIRST_AT
+        rows[row] = np.int64(word >> (bits & _LAST) & word >> (bits >> _SIX & _LAST) & _ONE)
+    count = 0
+    for row in range(len(keys)):
+        if rows[row]:
+            at, bits = (high[row] >> _HALF) * blocks >> _HALF << _TWO, low[row] >> _FOURTH_AT
+            passes = _ONE
+            for step in range(3):
+                word = words[at + _THREE - np.uint64(step)]
+                passes &= word >> (bits & _LAST) & word >> (bits >> _SIX & _LAST)
+                bits >>= _TWELVE
+            if passes == _ONE:
+                rows[count], high[count], low[count] = row, high[row], low[row]
+                count += 1
+    return count
 
 
 def find_in_pages(  # noqa: PLR0917

@@ -31,7 +31,7 @@ def page_spans(index: Column, high: Column) -> tuple[Rows, Rows]:
 def find_in_pages(pages: Pages, rows: Rows, high: Column, low: Column) -> Rows:
     """Return the first slot of each key in the page at ``rows``; -1: it is not there; ``GO_ON``: see the next page."""
     compiled = kernels_at_hand(len(high))
-    if compiled is not None:
+    if compiled is not None and len(pages) > 1:  # one page is an array of another kind, for which nothing is compiled
         slots = np.empty(len(high), np.int64)
         stored = (fixed(pages[name]) for name in ("high", "low", "count"))
         compiled.find_in_pages(*stored, rows, fixed(high), fixed(low), slots)

@@ -1,8 +1,8 @@
 """A sieve: one filter in front of all runs, so that a new id need not be looked for in each of them.
 
 A blocked Bloom filter (Putze, Sanders, Singler: Cache-, Hash- and Space-Efficient Bloom Filters, 2007) whose block is
-four words of 64 bits, half a line of the cache. A key belongs to one block, and sets up to two bits of each word:
-which ones, a table of 4,096 patterns says. Of new ids five in six end at the first word, and about one in a thousand
+four words of 64 bits, half a line of the cache. A key belongs to one block, and sets up to two bits of each word,
+which twelve bits of its second half name. Of new ids five in six end at the first word, and about one in a thousand
 passes all four. A sieve is in memory alone, and no format: it is made again from the keys of runs where it is needed.
 """
 
@@ -13,7 +13,8 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from oncelog.dedup.runs.mix import mix_in_place
+from oncelog.dedup.kernels import fixed, kernels
+from oncelog.dedup.runs.mix import Halves, mixed_keys
 
 Column = NDArray[np.uint64]
 Rows = NDArray[np.int64]
@@ -27,12 +28,13 @@ IDS_PER_BLOCK_MAX = 18
 _BLOCKS_MIN = 1 << 14
 _BLOCK_WORDS = 4
 _PATTERNS = 4096
-_PATTERN_BITS = 2
 _PATTERNS_AT = (52, 40, 28, 16)
-"""From which bit of a key's second half on the pattern of each word is chosen."""
+"""From which bit of a key's second half on the two bits of each word are named."""
 
-_SIX = np.uint64(63)
 _HALF = np.uint64(32)
+_ONE = np.uint64(1)
+_SIX = np.uint64(6)
+_LAST = np.uint64(63)
 
 
 class Sieve:
@@ -73,6 +75,18 @@ class Sieve:
             rows = rows[self._has(homes[rows] + word, self._pattern(low[rows], shift))]
         return rows
 
+    def sifted(self, keys: Column) -> tuple[Rows, Halves]:
+        """Return the rows of the identities that pass, and their mixed halves."""
+        compiled = kernels(len(keys))
+        if compiled is None:
+            high, low = mixed_keys(keys)
+            rows = self.passing(high, low)
+            return rows, (high[rows], low[rows])
+        rows = np.empty(len(keys), np.int64)
+        high, low = np.empty(len(keys), np.uint64), np.empty(len(keys), np.uint64)
+        count = compiled.sift(fixed(keys), fixed(self._words), rows, high, low)
+        return rows[:count], (high[:count], low[:count])
+
     def may_have(self, high: int, low: int) -> bool:
         """Tell of one key whether it passes, the same as ``passing``."""
         at = (high >> 32) * self._blocks >> 32 << 2
@@ -104,9 +118,7 @@ class Sieve:
 
 @cache
 def _patterns() -> tuple[Column, list[int]]:
-    """Return the patterns, as an array and as a list: bits of a word, drawn once and for all."""
-    drawn = mix_in_place(np.arange(1, _PATTERNS + 1, dtype=np.uint64))
-    patterns = np.zeros(_PATTERNS, np.uint64)
-    for bit in range(_PATTERN_BITS):
-        patterns |= np.uint64(1) << (drawn >> np.uint64(6 * bit) & _SIX)
+    """Return every pair of bits of a word, as an array and as a list: sooner read than computed by two shifts."""
+    numbers = np.arange(_PATTERNS, dtype=np.uint64)
+    patterns = _ONE << (numbers & _LAST) | _ONE << (numbers >> _SIX)
     return patterns, patterns.tolist()

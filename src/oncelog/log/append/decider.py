@@ -215,6 +215,11 @@ class Decider:
         if "producer" in piece.schema.names:
             judged = self._sequences.judge(piece, uptime_us)
             piece = judged.payload
+        else:
+            entered = decisions.enter(piece, keys, core.seen, core.next_position, uptime_us, recalled)
+            if entered is not None:
+                self._join(entered, piece, size_bytes, piece.num_rows)
+                return entered
         admitted = decisions.decide(
             piece, keys, core.seen, core.next_position, uptime_us, judged=judged, recalled=recalled
         )
@@ -264,19 +269,25 @@ class Decider:
             rows = piece if count == piece.num_rows else piece.filter(booleans(new))
             size_bytes = size_bytes if count == piece.num_rows else rows.nbytes + RECORD_OVERHEAD_BYTES * count
             ids = decisions.remember(admitted, keys, self._window, piece)
-            group = core.group_for(size_bytes, count)
-            assert group.next_position == core.next_position
-            group.add_payload(rows, size_bytes, ids)
+            group = self._join(admitted, rows, size_bytes, ids)
             if judged is not None:
                 owners = judged.owners if rows is piece else None
                 self._sequences.push_rows(rows, admitted.positions[new], group, owners, core.stored_position)
-            core.count_in(size_bytes, count)
-            admitted.groups.append(group)
         if count < piece.num_rows:
             others = core.groups_of(admitted.positions[~new])
             admitted.groups += [group for group in others if group not in admitted.groups]
         if self._refreshing is not None and admitted.handles.size:
             self._refreshing.refresh(admitted.handles, uptime_us)
+
+    def _join(self, admitted: Admitted, rows: pa.RecordBatch, size_bytes: int, ids: int) -> Group:
+        """Add new rows, of which so many carry an id, to a group, and return it."""
+        core = self._core
+        group = core.group_for(size_bytes, rows.num_rows)
+        assert group.next_position == core.next_position
+        group.add_payload(rows, size_bytes, ids)
+        core.count_in(size_bytes, rows.num_rows)
+        admitted.groups.append(group)
+        return group
 
     # What was submitted.
 

@@ -114,6 +114,25 @@ def decide(
     return _decide(Admitted(payload), keys, seen, next_position, uptime_us, recalled)
 
 
+def enter(  # noqa: PLR0917
+    payload: pa.RecordBatch, keys: Keys | None, seen: Seen, next_position: int, uptime_us: int, recalled: Found | None
+) -> Admitted | None:
+    """Decide rows and remember them, in one walk, if each has an id that is new; ``None`` if that is not so, or takes
+    more than one walk: then nothing is changed but what the window evicts.
+    """
+    window = seen.window
+    if window is None or keys is None or keys.rows is not None or recalled is not None:
+        return None
+    seen.evict(uptime_us)
+    if "start" in payload.schema.names or (seen.adopted and not isinstance(window, Table)):
+        return None
+    if not window.enter(keys.identities, next_position, keys.fingerprints):
+        return None
+    admitted = Admitted(payload)
+    admitted.number(next_position)
+    return admitted
+
+
 def _decide_met(  # noqa: PLR0917
     payload: pa.RecordBatch,
     keys: Keys | None,

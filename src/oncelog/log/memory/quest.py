@@ -58,6 +58,12 @@ class Found(msgspec.Struct, frozen=True):
     failed: NDArray[np.bool_]
     errors: tuple[CorruptionError, ...] = ()
 
+    @classmethod
+    def nothing(cls, count: int) -> Found:
+        """Return that none of so many ids is remembered."""
+        starts, ends, failed = (np.zeros(count, np.bool_) for _ in range(3))
+        return cls(np.full(count, -1, np.int64), np.zeros(count, np.uint64), starts, ends, failed)
+
     @property
     def found(self) -> NDArray[np.bool_]:
         """Which ids are remembered."""
@@ -75,16 +81,24 @@ class QuestAnswers:
     """
 
     def __init__(self, count: int) -> None:
-        self._positions = np.full(count, -1, np.int64)
-        self._fingerprints = np.zeros(count, np.uint64)
-        self._marks = np.zeros(count, np.uint64)
-        self._failed_at = np.full(count, -1, np.int64)
+        self._count = count
         self._errors: list[CorruptionError] = []
-        self._any = False  # nearly all batches are new ids
+        self._any = False  # nearly all batches are new ids: then there are no arrays either
+
+    def _begin(self) -> None:
+        """Make room for findings, with the first of them."""
+        if not self._any:
+            self._any = True
+            self._positions = np.full(self._count, -1, np.int64)
+            self._fingerprints = np.zeros(self._count, np.uint64)
+            self._marks = np.zeros(self._count, np.uint64)
+            self._failed_at = np.full(self._count, -1, np.int64)
 
     def note(self, rows: Rows, fingerprints: Column, places: Column, base: int) -> None:
         """Note hits in a run that begins at position ``base``, for those rows of which no newer one is known."""
-        self._any = True
+        if not len(rows):
+            return
+        self._begin()
         positions = (places >> np.uint64(PLACE_SHIFT)).view(np.int64) + base
         newer = positions > self._positions[rows]
         rows = rows[newer]
@@ -94,7 +108,7 @@ class QuestAnswers:
 
     def note_one(self, row: int, fingerprint: int, place: int) -> None:
         """Note a hit, unless a newer one is known; its place has an absolute position."""
-        self._any = True
+        self._begin()
         if place >> PLACE_SHIFT > self._positions[row]:
             self._positions[row] = place >> PLACE_SHIFT
             self._fingerprints[row] = fingerprint
@@ -102,15 +116,16 @@ class QuestAnswers:
 
     def fail(self, rows: Rows, end: int, error: CorruptionError) -> None:
         """Note that a run that ends at position ``end`` cannot tell of these rows."""
-        self._any = True
+        self._begin()
         self._failed_at[rows] = np.maximum(self._failed_at[rows], end)
         self._errors.append(error)
 
-    def settled(self, first_position: int) -> Found:
-        """Return what was found. A hit in a newer run than the one that failed is the answer all the same."""
+    def settled(self, first_position: int) -> Found | None:
+        """Return what was found; ``None`` when nothing was. A hit in a newer run than the one that failed is the answer
+        all the same.
+        """
         if not self._any:
-            starts, ends, failed = (np.zeros(len(self._positions), np.bool_) for _ in range(3))
-            return Found(self._positions, self._fingerprints, starts, ends, failed)
+            return None
         failed = self._failed_at > self._positions
         self._positions[failed | (self._positions < first_position)] = -1
         starts, ends = ((self._marks & np.uint64(mark)) != 0 for mark in (START, END))

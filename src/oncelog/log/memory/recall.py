@@ -31,7 +31,7 @@ class View(NamedTuple):
 
 
 class Looked(NamedTuple):
-    """What the runs said, and how many of them had been built then. ``found`` is ``None`` if there were no runs."""
+    """What the runs said, and how many of them had been built then. ``found`` is ``None`` if they know none of them."""
 
     built: int
     found: Found | None
@@ -71,8 +71,8 @@ class Recall:
         if not view.any:
             return Looked(view.built, None)
         self.looked += len(keys)
-        view, found = self._ask(lambda view: view.runs.find_many(keys, view.first_position))
-        if found.errors:
+        view, found = self._ask(lambda view: view.runs.find_any(keys, view.first_position))
+        if found is not None and found.errors:
             self.repair()
         return Looked(view.built, found)
 

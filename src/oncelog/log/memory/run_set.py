@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from oncelog.dedup.kernels import kernels_at_hand
 from oncelog.dedup.runs.mix import Halves, mixed_key, mixed_keys
 from oncelog.dedup.runs.order import in_order
 from oncelog.errors import CorruptionError, NotFound, OncelogError, Unsupported
@@ -26,6 +27,9 @@ FEW = 8
 
 SMALL = 32
 """A batch that is no larger is looked up key by key where runs are mapped."""
+
+FILTERED = 16
+"""So many keys or more are asked of the filters together; with compiled loops, fewer."""
 
 SIFTED = 128
 """So few keys of a batch that pass the sieve are looked up key by key: nearly all of them are in no run."""
@@ -124,20 +128,57 @@ class RunSet:
         Records before ``first_position`` count for nothing. ``NotFound`` when an object is gone: look again in the
         newest set. ``Unavailable`` when storage does not answer.
         """
-        if len(keys) <= SMALL and self._objects.is_here:
-            return self._find_singly(keys, first_position)
+        return self.find_any(keys, first_position) or Found.nothing(len(keys))
+
+    def find_any(self, keys: NDArray[np.uint64], first_position: int = 0) -> Found | None:
+        """Look up identities, as ``find_many`` does; ``None`` when none is remembered and none failed, as with most
+        batches.
+        """
         answers = QuestAnswers(len(keys))
+        if len(keys) <= SMALL and self._objects.is_here:
+            self._note_singly(np.arange(len(keys)), mixed_keys(keys), first_position, answers)
+        elif self._before:
+            self._search(keys, first_position, answers)
+        elif self._behind:
+            assert self.sieve is not None
+            self._search_sifted(*self.sieve.sifted(keys), first_position, answers)
+        return answers.settled(first_position)
+
+    def _search(self, keys: NDArray[np.uint64], first_position: int, answers: QuestAnswers) -> None:
+        """Search all runs, those behind the sieve for the keys that pass it."""
         high, low = mixed_keys(keys)
         quests = self._quests(self._before, np.arange(len(keys)), (high, low), first_position, answers)
         if self._behind:
             assert self.sieve is not None
             passed = self.sieve.passing(high, low)
-            if len(passed) <= SIFTED and self._objects.is_here and not self._before:
-                self._note_singly(passed, (high[passed], low[passed]), first_position, answers)
-            else:
-                quests += self._quests(self._behind, passed, (high[passed], low[passed]), first_position, answers)
+            quests += self._quests(self._behind, passed, (high[passed], low[passed]), first_position, answers)
         search_all(self._objects, quests, answers)
-        return answers.settled(first_position)
+
+    def _search_sifted(self, rows: Rows, keys: Halves, first_position: int, answers: QuestAnswers) -> None:
+        """Search runs, all of which are behind the sieve, for mixed keys that pass it."""
+        if len(rows) > SIFTED or not self._objects.is_here:
+            search_all(self._objects, self._quests(self._behind, rows, keys, first_position, answers), answers)
+            return
+        if len(rows) >= FILTERED or kernels_at_hand(len(rows)) is not None:
+            left = np.flatnonzero(self._may_have(*keys, first_position))
+            rows, keys = rows[left], (keys[0][left], keys[1][left])
+        self._note_singly(rows, keys, first_position, answers)
+
+    def _may_have(self, high: Column, low: Column, first_position: int) -> NDArray[np.bool_]:
+        """Tell of mixed keys, which are few and in no order, whether some run may have them.
+
+        Where a run has several parts, nearly each key belongs to another one.
+        """
+        found = np.zeros(len(high), np.bool_)
+        for run, parts, _, _ in self._behind:
+            if run.next_position <= first_position:
+                continue
+            if len(parts) == 1:
+                found |= may_have(parts, [len(high)], high, low)
+            else:
+                each = zip(high.tolist(), low.tolist(), strict=True)
+                found |= [parts[one >> 64 - run.bits].may_have_one(one, two) for one, two in each]
+        return found
 
     def _quests(
         self, runs: Sequence[OpenRun], rows: Rows, keys: Halves, first_position: int, answers: QuestAnswers
@@ -158,12 +199,6 @@ class RunSet:
                 else:
                     quests.append(quest)
         return quests
-
-    def _find_singly(self, keys: NDArray[np.uint64], first_position: int) -> Found:
-        """Look up a few identities one by one: that is quicker than the arrays."""
-        answers = QuestAnswers(len(keys))
-        self._note_singly(np.arange(len(keys)), mixed_keys(keys), first_position, answers)
-        return answers.settled(first_position)
 
     def _note_singly(self, rows: Rows, keys: Halves, first_position: int, answers: QuestAnswers) -> None:
         """Note what is known of mixed keys."""

@@ -31,7 +31,7 @@ class RunSieve:
         """Make an empty sieve for so many ids."""
         self.ids = ids
         self._sieve = sieve = Sieve(ids)
-        self.passing, self.may_have = sieve.passing, sieve.may_have
+        self.passing, self.sifted, self.may_have = sieve.passing, sieve.sifted, sieve.may_have
         self.ids_max, self.nbytes = sieve.ids_max, sieve.nbytes
         self.keys: frozenset[str] = frozenset()
         self.count = 0
