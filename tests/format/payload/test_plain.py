@@ -40,13 +40,16 @@ class _Text(str):
         return 1
 
 
+def _record(value: bytes, field: str, content: Any) -> Record:
+    return Record(value, **{field: content})
+
+
 @pytest.mark.parametrize("field", ["id", "stream", "type", "tenant"])
 @pytest.mark.parametrize("text", [_Text("abc"), b"abc", 1], ids=["of a subclass", "bytes", "a number"])
 def test_a_text_that_is_no_plain_text_is_looked_at(field: str, text: object) -> None:
     """Beside good texts and missing ones, too: a length that is not the text's own would move all that follow it."""
-    good, missing = Record(b"a", **{field: "good"}), Record(b"b")
+    good, missing, odd = _record(b"a", field, "good"), Record(b"b"), _record(b"c", field, text)
     for others in ([good], [missing], [good, missing], []):
-        odd = Record(b"c", **{field: text})  # type: ignore[arg-type]
         assert plain.payload([*others, odd]) is None
         assert plain.payload([odd, *others]) is None
 
@@ -54,7 +57,7 @@ def test_a_text_that_is_no_plain_text_is_looked_at(field: str, text: object) -> 
 @pytest.mark.parametrize("field", ["id", "stream", "type", "tenant"])
 def test_texts_may_be_missing(field: str) -> None:
     """Then the column has nulls; where all are missing, there is no column."""
-    found = plain.payload([Record(b"a", **{field: "good"}), Record(b"b")])
+    found = plain.payload([_record(b"a", field, "good"), Record(b"b")])
     assert found is not None
     assert found.to_pydict() == {"value": [b"a", b"b"], field: ["good", None]}
     without = plain.payload([Record(b"a"), Record(b"b")])
