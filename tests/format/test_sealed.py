@@ -65,6 +65,22 @@ def test_what_shrinks_in_one_place_is_compressed() -> None:
     assert _how(_sealed(orders))["value"] == "ZSTD"
 
 
+@pytest.mark.parametrize("names", [["value"], ["value", "id"], ["position"], []])
+def test_columns_that_nobody_asked_for_are_not_read(names: list[str]) -> None:
+    """Who names columns gets these and the times of the rows: to decode what is dropped again takes time. How many rows
+    there are is known also if no column is left.
+    """
+    payload = columns.from_records([Record(b"a", id="1"), Record(b"b", id="2")], [True, False])
+    for data in (_sealed([payload]), sealed.encode([sealed.to_staged(payload)], sealed.STAGED_SCHEMA)):
+        (piece,) = sealed.SealedFile(data, "named").pieces(0, 2, names)
+        assert piece.payload.num_rows == 2
+        assert piece.payload.schema.names == ([name for name in names if name != "position"] or ["start"])
+        assert piece.uptimes_us is None
+    (piece,) = sealed.SealedFile(_sealed([payload]), "named").pieces(0, 2, names)
+    assert piece.timestamps_us is not None
+    assert piece.timestamps_us.tolist() == [7, 7]
+
+
 @pytest.mark.parametrize("times", [pa.nulls(3), pa.array([1.5, 2.5, 3.5]).cast(pa.float32()), pa.array(["a"] * 3)])
 def test_times_of_another_type_are_damage(times: pa.Array) -> None:
     """They are read by their bytes, which would be taken for whatever they are not."""

@@ -366,7 +366,8 @@ class SealedFile:
     def pieces(
         self, start: int, end: int, names: Sequence[str] | None = None, not_before_us: int | None = None
     ) -> Iterator[Piece]:
-        """Yield the rows from ``start`` to ``end``, a row group at a time; ``names`` are the payload columns to read.
+        """Yield the rows from ``start`` to ``end``, a row group at a time; ``names`` are the payload columns to read:
+        then the rows have timestamps, and no up-times.
 
         Row groups that are older than ``not_before_us`` as a whole, by their statistics, are left out.
         """
@@ -400,7 +401,7 @@ class SealedFile:
         return micros(statistics.max)
 
     def _read(self, row_group: int, names: Sequence[str] | None) -> pa.Table:
-        wanted = None if names is None else [TIMESTAMP, UPTIME, START, PURGED, IDENTITY, FINGERPRINT, *names]
+        wanted = None if names is None else [TIMESTAMP, PURGED, IDENTITY, FINGERPRINT, *names]
         present = self._names
         try:
             return self._file.read_row_group(
