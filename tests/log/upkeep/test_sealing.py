@@ -908,10 +908,10 @@ def test_records_that_compress_well_do_not_all_end_in_one_file(tmp_path: Path) -
 
 def test_a_few_rows_are_no_reason_to_write_a_large_file_again(quick: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each commit of ten rows by Spark had a file of a million rows written again. Neighbours wait until they are many
-    pieces, or half as large, or enough for a file of their own.
+    pieces, or half as large, and enough for a file that is not written again.
     """
-    monkeypatch.setattr(sealing, "_BYTES_MIN", 2 * MIB)  # what has 1 MiB is worth a file
-    log = quick.log(LogSettings())
+    monkeypatch.setattr(sealing, "_BYTES_MIN", 2 * MIB)  # many pieces with 1 MiB are worth a file
+    log = quick.log(LogSettings(segment_bytes=8 * MIB))
 
     def files_after(size_bytes: int) -> int:
         with log.writer(wait_s=0) as writer:
@@ -923,9 +923,40 @@ def test_a_few_rows_are_no_reason_to_write_a_large_file_again(quick: Shop, monke
     for pieces in range(2, sealing._PIECES_MAX):
         assert files_after(10) == pieces
     assert files_after(10) == 1, "many pieces"
-    assert files_after(400 * KIB) == 2
-    assert files_after(400 * KIB) == 1, "half as large"
-    assert files_after(1600 * KIB) == 1
     assert files_after(800 * KIB) == 2
-    assert files_after(400 * KIB) == 1, "enough for a file"
+    assert files_after(1300 * KIB) == 3
+    assert files_after(800 * KIB) == 1, "enough for a file, which is not written again"
+    assert files_after(3900 * KIB) == 2
+    assert files_after(400 * KIB) == 3
+    assert files_after(1600 * KIB) == 2, "half as large"
     assert log.verify().ok
+
+
+def test_records_are_written_into_a_file_once(quick: Shop) -> None:
+    """Of a log whose segments are closed by their ids, each file was written again for the next segment, as long as
+    both fitted into one: half of the processor time of a busy writer's background went there.
+    """
+    log = quick.log(LogSettings(segment_bytes=16 * MIB, block_bytes=MIB, seal="off"))
+    created = 0
+    for size_mib in (7, 6, 3, 3, 4, 12, 5, 16):  # as the segments of writers that come and go
+        with log.writer() as writer:
+            for number in range(size_mib):
+                writer.append(quick.clock.token(MIB - KIB), id=f"{created}-{log.end_position()}-{number}")
+        parts = log._home, log._manifests, quick.clock, known(log)
+        created += sum(done.files for done in sealing.seal_worthwhile(*parts, 16 * MIB))
+    files = log.files()
+    assert created == len(files) == 5
+    assert log.info().sealed_segments == 8
+    assert log.verify().ok
+
+
+def test_a_small_segment_between_large_ones_is_sealed(quick: Shop) -> None:
+    """The last segments wait for more. Those that nothing can come to any more do not: they would wait for ever."""
+    log = quick.log(LogSettings(segment_bytes=16 * MIB, block_bytes=MIB, seal="off"))
+    for size_mib in (5, 13):
+        with log.writer() as writer:
+            for number in range(size_mib):
+                writer.append(quick.clock.token(MIB - KIB), id=f"{log.end_position()}-{number}")
+        parts = log._home, log._manifests, quick.clock, known(log)
+        done = list(sealing.seal_worthwhile(*parts, 16 * MIB))
+        assert [each.segments for each in done] == ([] if size_mib == 5 else [1, 1])
