@@ -25,6 +25,8 @@ from oncelog.log.read.scan import Scan
 from oncelog.log.stored import manifests as manifests_module
 from oncelog.log.stored import object_keys
 from oncelog.log.upkeep import sealing
+from oncelog.log.upkeep.background import Housekeeper
+from oncelog.log.upkeep.memory_keeper import MemoryKeeper
 from oncelog.log.upkeep.sealing import Sealing
 from oncelog.log.writer import Writer
 from oncelog.settings import LogSettings
@@ -635,6 +637,22 @@ def test_a_writer_seals_what_is_worth_a_file(quick: Shop) -> None:
         assert sum(file.records for file in sealed) == 2 * log.info().sealed_segments
     assert len(values(log)) == 10
     assert log.verify().ok
+
+
+def test_a_sealing_that_made_way_goes_on_where_it_stopped(quick: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy writer's sealing stops after a file, and its blocks are there yet: they were read and encoded again."""
+    monkeypatch.setattr(Housekeeper, "ask", lambda *_: None)
+    monkeypatch.setattr(MemoryKeeper, "is_urgent", True)
+    encoded: list[int] = []
+    seal_group = sealing._seal_group
+    monkeypatch.setattr(sealing, "_seal_group", lambda *given: encoded.append(given[3][0].number) or seal_group(*given))
+    log = quick.log(LogSettings(segment_bytes=8 * MIB, block_bytes=MIB))
+    with log.writer() as writer:
+        for number in range(25):
+            writer.append(bytes(MIB), id=f"id-{number}")
+        for _ in range(3):
+            writer._keeper._tidy()
+    assert encoded == [0, 1, 2]
 
 
 @pytest.mark.parametrize("settings", [LogSettings(seal="off", segment_bytes=2 * MIB), LogSettings(segment_bytes=MIB)])
