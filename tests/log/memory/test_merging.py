@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Iterable
 
 import msgspec
 import numpy as np
@@ -176,21 +177,41 @@ def run_of(ids: int) -> Run:
         ([256, 256, 255, 256], slice(0, 4)),
         ([256, 256, 256, 255], None),
         ([1, 2, 3, 0], slice(0, 4)),
+        ([262_143] * 4, slice(0, 4)),
+        ([262_144] * 7, None),
+        ([2_097_152, *[270_000] * 8], slice(1, 9)),
+        ([270_000, 2_097_152, 2_097_152, 2_097_152, 270_000], slice(0, 4)),
     ],
 )
 def test_neighbours_of_one_size_class_are_merged(ids: list[int], expected: slice | None) -> None:
-    """Four at a time, so that the number of runs grows with the logarithm, and each id is rewritten as often."""
+    """Four at a time, so that the number of runs grows with the logarithm, and each id is rewritten as often; of runs
+    that were just built, eight.
+    """
     assert worth_merging([run_of(count) for count in ids]) == expected
+
+
+def grown(first_runs: Iterable[int]) -> tuple[int, float]:
+    """Return how many runs there are at most, and how often an id is written, when runs of these sizes are built."""
+    runs: list[int] = []
+    most = written = 0
+    for ids in first_runs:
+        runs.append(ids)
+        written += ids
+        while (found := worth_merging([run_of(count) for count in runs])) is not None:
+            runs[found] = [sum(runs[found])]
+            written += runs[found.start]
+        most = max(most, len(runs))
+    return most, written / sum(runs)
 
 
 def test_runs_stay_few() -> None:
     """Of a thousand first runs a dozen or so are left at any time, whatever their sizes."""
     random = np.random.default_rng(1)
-    runs: list[int] = []
-    most = 0
-    for _ in range(1000):
-        runs.append(int(random.integers(1, 5000)))
-        while (found := worth_merging([run_of(count) for count in runs])) is not None:
-            runs[found] = [sum(runs[found])]
-        most = max(most, len(runs))
-    assert most <= 24
+    assert grown(random.integers(1, 5000, 1000).tolist())[0] <= 24
+
+
+def test_an_id_is_written_few_times() -> None:
+    """A busy writer builds runs of one size. At a hundred million ids an id was written four times and a half."""
+    most, written = grown([270_000] * 370)
+    assert most <= 16
+    assert written < 3.7
