@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncelog.format.output import output
+from oncelog.format.output import PIECE_BYTES, output, piece
 
 
 @given(st.lists(st.tuples(st.binary(max_size=9), st.integers(0, 1 << 19)), max_size=12))
@@ -88,3 +88,20 @@ def test_a_python_that_does_not_know_an_advice(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.delattr(mmap, advice, raising=False)
     assert made(b"a").to_pybytes() == b"a" * (5 << 20)
     assert made(b"b").to_pybytes() == b"b" * (5 << 20)
+
+
+def test_a_piece_is_used_again_when_nobody_looks_at_it() -> None:
+    """Not before: a look may be an array of another shape, or bytes that are being stored."""
+    first = piece()
+    first[:] = 1
+    address, looks = first.ctypes.data, [first.view("<u8").reshape(-1, 8)[3:], memoryview(first)[5:7]]
+    del first
+    while looks:
+        assert all(np.asarray(look).min() > 0 for look in looks)
+        other = piece()
+        assert other.ctypes.data != address
+        other[:] = 0
+        looks.pop()
+    pieces = [piece() for _ in range(3)]
+    assert address in [each.ctypes.data for each in pieces]
+    assert all(len(each) == PIECE_BYTES for each in pieces)

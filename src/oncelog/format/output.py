@@ -1,5 +1,5 @@
 """Memory in which the bytes of a file are put together. It is aligned to pages, as O_DIRECT needs. It grows without a
-copy. It is reused, because the system clears every page that it gives out.
+copy, or is a list of pieces. It is reused, because the system clears every page that it gives out.
 """
 
 from __future__ import annotations
@@ -9,12 +9,17 @@ import mmap
 import sys
 from collections import deque
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 FIRST_BYTES = 1 << 21
 SPARE_BYTES_MAX = 128 << 20
 _spare: deque[mmap.mmap] = deque(maxlen=2)
 """Memory that is free for the next file: as much as is in use at a time, one file being made and one being stored."""
+
+PIECE_BYTES = 1 << 22
+_spare_pieces: deque[mmap.mmap] = deque(maxlen=SPARE_BYTES_MAX // PIECE_BYTES)
 
 
 def output() -> Output | pa.BufferOutputStream:
@@ -79,3 +84,28 @@ def _take() -> mmap.mmap:
 def _advise(memory: mmap.mmap, advice: str) -> None:
     with contextlib.suppress(AttributeError, OSError):  # a Python, or a system, that does not know it
         memory.madvise(getattr(mmap, advice))
+
+
+def piece() -> NDArray[np.uint8]:
+    """Return ``PIECE_BYTES`` of memory. Whatever was in it before may be there yet."""
+    return np.asarray(_Piece())
+
+
+class _Piece:
+    """Memory that arrays refer to; when no array does any more, it is kept for the next one who asks."""
+
+    def __init__(self) -> None:
+        try:
+            self._memory = _spare_pieces.pop()
+        except IndexError:
+            self._memory = mmap.mmap(-1, PIECE_BYTES)
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": "|u1",
+            "shape": (PIECE_BYTES,),
+            "data": (pa.py_buffer(self._memory).address, False),
+        }
+
+    def __del__(self) -> None:
+        _advise(self._memory, "MADV_FREE")
+        _spare_pieces.append(self._memory)

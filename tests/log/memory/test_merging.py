@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from oncelog.dedup.runs.builder import PartBuilder, build_part
 from oncelog.dedup.runs.entries import Entries
 from oncelog.errors import CorruptionError, NotFound, Unavailable
 from oncelog.format.runs.run import Digest, Run
@@ -92,7 +93,7 @@ def test_what_was_lost_on_the_way_is_noticed(monkeypatch: pytest.MonkeyPatch) ->
     runs = [Ids.random(seed, 500 * seed, 500).stored(home, f"sealed/{seed}") for seed in range(4)]
     before = home.list("")
     real = merging._MergedEntries.take
-    monkeypatch.setattr(merging._MergedEntries, "take", lambda self, bound: real(self, bound)[1:])
+    monkeypatch.setattr(merging._MergedEntries, "take", lambda self, bound: [some[1:] for some in real(self, bound)])
     with pytest.raises(CorruptionError, match="lost or changed"):
         merge_runs(objects, "log", "sealed/m", runs)
     assert home.list("") == before
@@ -159,6 +160,27 @@ def test_an_input_that_is_gone_or_damaged_is_named() -> None:
     with pytest.raises(CorruptionError, match=r"sealed/2\.0\.ids: page"):
         merge_runs(objects, "log", "sealed/m", runs)
     assert not [key for key in home.list("") if key.startswith("sealed/m")]
+
+
+@pytest.mark.parametrize("repeats", [0, 300])
+def test_entries_of_pieces_are_merged(repeats: int) -> None:
+    """Pieces that interleave, and ids that are in more than one: the newest comes first."""
+    entries = Entries.joined([Ids.random(1, 0, 3000).entries(), Ids.random(1, 0, repeats).entries().moved(5000)])
+    pieces = [entries[start::7].sorted() for start in range(7)]
+    for merged_entries in (Entries.merged(pieces), Entries.merged([*pieces, Entries.none()])):
+        for column, expected in zip(merged_entries.columns, entries.sorted().columns, strict=True):
+            assert column.tolist() == expected.tolist()
+
+
+def test_parts_of_several_pieces_of_memory_are_whole() -> None:
+    """Slices end within pages, and pieces of memory, that held other pages before, within slices."""
+    entries = Ids.random(1, 0, 300_000).entries().sorted()
+    whole = b"".join(build_part("log", 0, 0, entries)[2])
+    for step in (32_001, 140_000, 300_000):
+        builder = PartBuilder("log", 0, 0)
+        for start in range(0, len(entries), step):
+            builder.add(entries[start : start + step])
+        assert b"".join(builder.finish()[2]) == whole
 
 
 def run_of(ids: int) -> Run:

@@ -46,7 +46,8 @@ def merge_runs(  # noqa: PLR0917
 
     Entries before ``first_position``, which are truncated, are left out. The digest of the result is compared with
     those of the inputs: ``CorruptionError``, and nothing stays stored, when they differ. ``check`` is called before
-    every slice: an error that it raises ends the merge, and nothing stays stored. ``passing`` gets each slice.
+    every slice: an error that it raises ends the merge, and nothing stays stored. ``passing`` gets all entries, in
+    sorted pieces.
     """
     base = max(runs[0].first_position, first_position)
     store = RunStore(objects.home, log_id, key)
@@ -77,9 +78,10 @@ def _store_parts(  # noqa: PLR0917
         builder = PartBuilder(log_id, part, bits)
         for bound in _slice_bounds(part, bits, ids):
             check()
-            entries = stream.take(bound)
-            passing(entries)
-            builder.add(entries)
+            pieces = stream.take(bound)
+            for entries in pieces:
+                passing(entries)
+            builder.add(Entries.merged(pieces))
         store.add_part(*builder.finish())
     return stream.dropped
 
@@ -108,7 +110,7 @@ def merged(objects: RunObjects, runs: Sequence[Run]) -> Iterator[Entries]:
         ids = sum(run.ids for run in runs)
         stream = _MergedEntries(objects, runs, runs[0].first_position)
         for bound in _slice_bounds(0, 0, ids):
-            yield stream.take(bound)
+            yield Entries.merged(stream.take(bound))
 
 
 class _MergedEntries:
@@ -122,9 +124,9 @@ class _MergedEntries:
         """The digest of what was left out so far, with positions relative to ``base``."""
         return sum((cursor.dropped for cursor in self._cursors), Digest())
 
-    def take(self, bound: int) -> Entries:
-        """Return the next entries, up to but not including the first half ``bound`` (2**64: all), sorted."""
-        return Entries.joined([piece for cursor in self._cursors for piece in cursor.take(bound)]).sorted()
+    def take(self, bound: int) -> list[Entries]:
+        """Return the next entries, up to but not including the first half ``bound`` (2**64: all), in sorted pieces."""
+        return [piece for cursor in self._cursors for piece in cursor.take(bound)]
 
 
 class _Cursor:
