@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncelog.format.output import PIECE_BYTES, output, piece
+from oncelog.format.output import PIECE_BYTES, bounded_output, output, piece
 
 
 @given(st.lists(st.tuples(st.binary(max_size=9), st.integers(0, 1 << 19)), max_size=12))
@@ -105,3 +105,27 @@ def test_a_piece_is_used_again_when_nobody_looks_at_it() -> None:
     pieces = [piece() for _ in range(3)]
     assert address in [each.ctypes.data for each in pieces]
     assert all(len(each) == PIECE_BYTES for each in pieces)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 300_000])
+def test_a_table_of_known_size_is_written_without_the_interpreter(rows: int) -> None:
+    """A writer of Parquet asked for the interpreter at each of hundreds of writes, and waited for busy threads."""
+    table = pa.table({"value": pa.array(range(rows), pa.int64())})
+    for _ in range(3):  # in memory that held something else before, too
+        sink, written = bounded_output(9 * rows + 4096)
+        assert isinstance(sink, pa.NativeFile if sys.platform == "linux" else pa.BufferOutputStream)
+        assert not isinstance(sink, pa.PythonFile)
+        pq.write_table(table, sink, compression="none", use_dictionary=False)
+        data = written()
+        assert pq.read_table(pa.BufferReader(data)).equals(table)
+        assert sys.platform != "linux" or data.address % mmap.PAGESIZE == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it grows")
+def test_more_than_was_said_is_an_error() -> None:
+    """Nothing is written behind the memory."""
+    sink, written = bounded_output(5000)
+    sink.write(bytes(8192))
+    with pytest.raises(OSError, match="out of bounds"):
+        sink.write(b"!")
+    assert written().size == 8192

@@ -8,6 +8,8 @@ import contextlib
 import mmap
 import sys
 from collections import deque
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +27,20 @@ _spare_pieces: deque[mmap.mmap] = deque(maxlen=SPARE_BYTES_MAX // PIECE_BYTES)
 def output() -> Output | pa.BufferOutputStream:
     """Return what a Parquet writer can write into, and ``getvalue`` then tells."""
     return Output() if sys.platform == "linux" else pa.BufferOutputStream()
+
+
+def bounded_output(bytes_max: int) -> tuple[Any, Callable[[], pa.Buffer]]:
+    """Return what a Parquet writer can write into, so many bytes at most, and what then tells what was written.
+
+    The writer needs the interpreter for none of its writes, so it does not wait for other threads. More bytes than
+    that are an ``OSError`` of the writer.
+    """
+    if sys.platform == "linux":
+        memory = _take(1 << (bytes_max - 1).bit_length())  # files that differ a little can use the same memory
+        sink = pa.FixedSizeBufferWriter(pa.py_buffer(memory))
+        return sink, lambda: _lend(memory, sink.tell())
+    growing = output()
+    return growing, growing.getvalue
 
 
 class Output:
@@ -58,9 +74,15 @@ class Output:
 
     def getvalue(self) -> pa.Buffer:
         """Return all that was taken, and take no more: the memory is the caller's."""
-        address, lent = pa.py_buffer(self._memory).address, _Lent(self._memory)
+        memory = self._memory
         del self._memory
-        return pa.foreign_buffer(address, self._size, base=lent)
+        return _lend(memory, self._size)
+
+
+def _lend(memory: mmap.mmap, size_bytes: int) -> pa.Buffer:
+    """Return the first bytes of memory that nobody else writes to any more."""
+    address, lent = pa.py_buffer(memory).address, _Lent(memory)
+    return pa.foreign_buffer(address, size_bytes, base=lent)
 
 
 class _Lent:
@@ -75,10 +97,13 @@ class _Lent:
             _spare.append(self._memory)
 
 
-def _take() -> mmap.mmap:
+def _take(size_bytes: int = FIRST_BYTES) -> mmap.mmap:
+    """Return memory that has so many bytes at least. The system gives what is used of it."""
     with contextlib.suppress(IndexError):
-        return _spare.pop()
-    return mmap.mmap(-1, FIRST_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        memory = _spare.pop()
+        if len(memory) >= size_bytes:
+            return memory
+    return mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 def _advise(memory: mmap.mmap, advice: str) -> None:

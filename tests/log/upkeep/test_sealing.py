@@ -978,3 +978,17 @@ def test_a_small_segment_between_large_ones_is_sealed(quick: Shop) -> None:
         parts = log._home, log._manifests, quick.clock, known(log)
         done = list(sealing.seal_worthwhile(*parts, 16 * MIB))
         assert [each.segments for each in done] == ([] if size_mib == 5 else [1, 1])
+
+
+def test_a_file_that_is_larger_than_thought_is_sealed_all_the_same(
+    quick: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory for a file is taken before the file is made: it is a guess."""
+    monkeypatch.setattr(sealing, "MIB", -MIB)
+    monkeypatch.setattr(sealing, "_RECORD_BYTES", 0)
+    log = quick.log(SETTINGS)
+    with log.writer() as writer:
+        writer.append_many([Record(quick.clock.token(4 * KIB), id=f"id-{number}") for number in range(300)])
+    assert log.seal().files == 1
+    assert len(values(log)) == 300
+    assert log.verify().ok

@@ -40,6 +40,9 @@ written into a file is not written again (decision 61).
 _FILE_RECORDS_MAX = 4_000_000
 """So many records a file has at most, unless one segment has more."""
 
+_RECORD_BYTES = 64
+"""What a record may take in a file, beside what it takes in a block: two times, and what columns have of their own."""
+
 _FOOTER_BYTES = 64 * 1024
 """The end of a file that holds its footer, nearly always."""
 
@@ -236,7 +239,7 @@ def _seal_group(home: LogHome, manifests: Manifests, clock: Clock, group: Sequen
     """Make one file of segments; ``None`` when they were truncated, or sealed by somebody else, meanwhile."""
     labels = dict.fromkeys((segment.number for segment in group), 0)
     schema = schema_of(home, group)
-    data = sealed.encode(tables(home, group, labels, schema), schema)
+    data = _encoded(home, group, labels, schema)
     known = manifests.newest()
     assert known is not None
     key = new_key(clock, known.manifest.staging_floor_us)
@@ -257,6 +260,16 @@ def _seal_group(home: LogHome, manifests: Manifests, clock: Clock, group: Sequen
         return None
     _note_raw_size(key, sum(_raw_bytes(unit) for unit in units(group)))
     return Sealing(files=1, segments=len(group), records=row, bytes_before=size(group), bytes_after=data.size)
+
+
+def _encoded(home: LogHome, group: Sequence[Segment], labels: dict[int, int], schema: pa.Schema) -> pa.Buffer:
+    """Return the file of segments, made in memory of which is known that it is enough, nearly always."""
+    raw_bytes, records = sum(map(_raw_bytes, units(group))), sum(segment.entries for segment in group)
+    bytes_max = raw_bytes + raw_bytes // 4 + _RECORD_BYTES * records + MIB
+    try:
+        return sealed.encode(tables(home, group, labels, schema), schema, bytes_max)
+    except OSError:
+        return sealed.encode(tables(home, group, labels, schema), schema)
 
 
 def schema_of(home: LogHome, group: Sequence[Segment]) -> pa.Schema:
