@@ -37,7 +37,7 @@ def bounded_output(bytes_max: int) -> tuple[Any, Callable[[], pa.Buffer]]:
     """
     if sys.platform == "linux":
         memory = _take(1 << (bytes_max - 1).bit_length())  # files that differ a little can use the same memory
-        sink = pa.FixedSizeBufferWriter(pa.py_buffer(memory))
+        sink = pa.FixedSizeBufferWriter(pa.py_buffer(memoryview(memory)[:bytes_max]))
         return sink, lambda: _lend(memory, sink.tell())
     growing = output()
     return growing, growing.getvalue

@@ -984,11 +984,11 @@ def test_a_file_that_is_larger_than_thought_is_sealed_all_the_same(
     quick: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Memory for a file is taken before the file is made: it is a guess."""
-    monkeypatch.setattr(sealing, "MIB", -MIB)
-    monkeypatch.setattr(sealing, "_RECORD_BYTES", 0)
+    monkeypatch.setattr(sealing, "MIB", 0)
+    monkeypatch.setattr(sealing, "_RECORD_BYTES", -5000)
     log = quick.log(SETTINGS)
     with log.writer() as writer:
         writer.append_many([Record(quick.clock.token(4 * KIB), id=f"id-{number}") for number in range(300)])
-    assert log.seal().files == 1
+    assert log.seal().records == 300
     assert len(values(log)) == 300
     assert log.verify().ok
