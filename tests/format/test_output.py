@@ -19,10 +19,10 @@ from oncelog.format.output import PIECE_BYTES, bounded_output, output, piece
 def test_it_says_what_was_written(parts: list[tuple[bytes, int]]) -> None:
     """However much it grew on the way, and at the start of a page."""
     sink = output()
-    pieces = [piece * times for piece, times in parts]
-    for piece in pieces:
-        sink.write(piece)
-    whole = b"".join(pieces)
+    written = [part * times for part, times in parts]
+    for part in written:
+        sink.write(part)
+    whole = b"".join(written)
     assert sink.tell() == len(whole)
     data = sink.getvalue()
     assert data.to_pybytes() == whole

@@ -16,21 +16,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from oncelog.clock import SYSTEM
+from oncelog.clock import SYSTEM, Clock
 from oncelog.connect import Database
 from oncelog.errors import CorruptionError, IdConflict, InvalidArgument, NotFound, PartialOverlap
+from oncelog.format.manifest import Segment
 from oncelog.limits import KIB, MIB
 from oncelog.log.log import Log
 from oncelog.log.read.scan import Scan
 from oncelog.log.stored import manifests as manifests_module
 from oncelog.log.stored import object_keys
+from oncelog.log.stored.manifests import Manifests
 from oncelog.log.upkeep import sealing
 from oncelog.log.upkeep.background import Housekeeper
 from oncelog.log.upkeep.memory_keeper import MemoryKeeper
 from oncelog.log.upkeep.sealing import Sealing
 from oncelog.log.writer import Writer
 from oncelog.settings import LogSettings
-from oncelog.storage.base import Chunk
+from oncelog.storage.base import Chunk, LogHome
 from oncelog.storage.local.home import LocalStorage
 from oncelog.storage.memory import MemoryHome, MemoryStorage
 from oncelog.testing.clock import SimulatedClock
@@ -645,7 +647,12 @@ def test_a_sealing_that_made_way_goes_on_where_it_stopped(quick: Shop, monkeypat
     monkeypatch.setattr(MemoryKeeper, "is_urgent", True)
     encoded: list[int] = []
     seal_group = sealing._seal_group
-    monkeypatch.setattr(sealing, "_seal_group", lambda *given: encoded.append(given[3][0].number) or seal_group(*given))
+
+    def noted(home: LogHome, manifests: Manifests, clock: Clock, group: Sequence[Segment]) -> Sealing | None:
+        encoded.append(group[0].number)
+        return seal_group(home, manifests, clock, group)
+
+    monkeypatch.setattr(sealing, "_seal_group", noted)
     log = quick.log(LogSettings(segment_bytes=8 * MIB, block_bytes=MIB))
     with log.writer() as writer:
         for number in range(25):

@@ -20,8 +20,8 @@ from oncelog.log.memory.times import OpenTimes
 
 FACTOR = 4
 FIRST_FACTOR = 8
-"""So many neighbours of one size class become one run. Of runs that were just built, more wait for each other: one merge
-fewer in the life of an id (decision 61).
+"""So many neighbours of one size class become one run. Of runs that were just built, more are merged at once, so that
+an id is written less often (decision 61).
 """
 
 SLICE_IDS = 32_000
