@@ -321,6 +321,20 @@ GUARDS = [
         "tests/bad_input/test_records.py::test_subclasses_are_stored_as_what_they_are",
     ),
     Guard(
+        "keys that are not sorted do not take the quick way into a sieve, which would lose some",
+        "dedup/runs/sieve.py",
+        "        if bool((homes[1:] < homes[:-1]).any()):\n",
+        "        if False:\n",
+        "tests/dedup/runs/test_sieve.py::test_keys_are_added_alike_in_any_order[300]",
+    ),
+    Guard(
+        "a small file is not written again for a segment that is large by itself",
+        "log/upkeep/sealing.py",
+        "if group and (is_apart or not total.plus(weight).fits(target)):",
+        "if group and not total.plus(weight).fits(target):",
+        "tests/log/upkeep/test_sealing.py::test_a_file_is_not_written_again_for_a_large_segment",
+    ),
+    Guard(
         "a sealed file is bounded by its raw bytes",
         "log/upkeep/sealing.py",
         "            and self.raw_bytes <= target.raw_bytes\n",

@@ -975,6 +975,21 @@ def test_records_are_written_into_a_file_once(quick: Shop) -> None:
     assert log.verify().ok
 
 
+def test_a_file_is_not_written_again_for_a_large_segment(quick: Shop) -> None:
+    """What is sealed on demand may be small. Beside segments that are worth files of their own, it stays as it is."""
+    log = quick.log(LogSettings(segment_bytes=16 * MIB, block_bytes=MIB, seal="off"))
+    for size_mib in (3, 9):
+        with log.writer() as writer:
+            for number in range(size_mib):
+                writer.append(quick.clock.token(MIB - KIB), id=f"{log.end_position()}-{number}")
+        if size_mib == 3:
+            log.seal()
+    parts = log._home, log._manifests, quick.clock, known(log)
+    done = list(sealing.seal_worthwhile(*parts, 16 * MIB))
+    assert [each.segments for each in done] == [1]
+    assert [file.records for file in log.files()] == [3, 9]
+
+
 def test_a_small_segment_between_large_ones_is_sealed(quick: Shop) -> None:
     """The last segments wait for more. Those that nothing can come to any more do not: they would wait for ever."""
     log = quick.log(LogSettings(segment_bytes=16 * MIB, block_bytes=MIB, seal="off"))
