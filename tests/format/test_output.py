@@ -12,17 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncelog.format.output import output
+from oncelog.format.output import PIECE_BYTES, bounded_output, output, piece
 
 
 @given(st.lists(st.tuples(st.binary(max_size=9), st.integers(0, 1 << 19)), max_size=12))
 def test_it_says_what_was_written(parts: list[tuple[bytes, int]]) -> None:
     """However much it grew on the way, and at the start of a page."""
     sink = output()
-    pieces = [piece * times for piece, times in parts]
-    for piece in pieces:
-        sink.write(piece)
-    whole = b"".join(pieces)
+    written = [part * times for part, times in parts]
+    for part in written:
+        sink.write(part)
+    whole = b"".join(written)
     assert sink.tell() == len(whole)
     data = sink.getvalue()
     assert data.to_pybytes() == whole
@@ -88,3 +88,44 @@ def test_a_python_that_does_not_know_an_advice(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.delattr(mmap, advice, raising=False)
     assert made(b"a").to_pybytes() == b"a" * (5 << 20)
     assert made(b"b").to_pybytes() == b"b" * (5 << 20)
+
+
+def test_a_piece_is_used_again_when_nobody_looks_at_it() -> None:
+    """Not before: a look may be an array of another shape, or bytes that are being stored."""
+    first = piece()
+    first[:] = 1
+    address, looks = first.ctypes.data, [first.view("<u8").reshape(-1, 8)[3:], memoryview(first)[5:7]]
+    del first
+    while looks:
+        assert all(np.asarray(look).min() > 0 for look in looks)
+        other = piece()
+        assert other.ctypes.data != address
+        other[:] = 0
+        looks.pop()
+    pieces = [piece() for _ in range(3)]
+    assert address in [each.ctypes.data for each in pieces]
+    assert all(len(each) == PIECE_BYTES for each in pieces)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 300_000])
+def test_a_table_of_known_size_is_written_without_the_interpreter(rows: int) -> None:
+    """A writer of Parquet asked for the interpreter at each of hundreds of writes, and waited for busy threads."""
+    table = pa.table({"value": pa.array(range(rows), pa.int64())})
+    for _ in range(3):  # in memory that held something else before, too
+        sink, written = bounded_output(9 * rows + 4096)
+        assert isinstance(sink, pa.NativeFile if sys.platform == "linux" else pa.BufferOutputStream)
+        assert not isinstance(sink, pa.PythonFile)
+        pq.write_table(table, sink, compression="none", use_dictionary=False)
+        data = written()
+        assert pq.read_table(pa.BufferReader(data)).equals(table)
+        assert sys.platform != "linux" or data.address % mmap.PAGESIZE == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it grows")
+def test_more_than_was_said_is_an_error() -> None:
+    """Nothing is written behind the memory."""
+    sink, written = bounded_output(5000)
+    sink.write(bytes(5000))
+    with pytest.raises(OSError, match="out of bounds"):
+        sink.write(b"!")
+    assert written().size == 5000

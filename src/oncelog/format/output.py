@@ -1,5 +1,5 @@
 """Memory in which the bytes of a file are put together. It is aligned to pages, as O_DIRECT needs. It grows without a
-copy. It is reused, because the system clears every page that it gives out.
+copy, or is a list of pieces. It is reused, because the system clears every page that it gives out.
 """
 
 from __future__ import annotations
@@ -8,18 +8,39 @@ import contextlib
 import mmap
 import sys
 from collections import deque
+from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 FIRST_BYTES = 1 << 21
 SPARE_BYTES_MAX = 128 << 20
 _spare: deque[mmap.mmap] = deque(maxlen=2)
 """Memory that is free for the next file: as much as is in use at a time, one file being made and one being stored."""
 
+PIECE_BYTES = 1 << 22
+_spare_pieces: deque[mmap.mmap] = deque(maxlen=SPARE_BYTES_MAX // PIECE_BYTES)
+
 
 def output() -> Output | pa.BufferOutputStream:
     """Return what a Parquet writer can write into, and ``getvalue`` then tells."""
     return Output() if sys.platform == "linux" else pa.BufferOutputStream()
+
+
+def bounded_output(bytes_max: int) -> tuple[Any, Callable[[], pa.Buffer]]:
+    """Return what a Parquet writer can write into, so many bytes at most, and what then tells what was written.
+
+    The writer needs the interpreter for none of its writes, so it does not wait for other threads. More bytes than
+    that are an ``OSError`` of the writer.
+    """
+    if sys.platform == "linux":
+        memory = _take(1 << (bytes_max - 1).bit_length())  # files that differ a little can use the same memory
+        sink = pa.FixedSizeBufferWriter(pa.py_buffer(memoryview(memory)[:bytes_max]))
+        return sink, lambda: _lend(memory, sink.tell())
+    growing = output()
+    return growing, growing.getvalue
 
 
 class Output:
@@ -53,9 +74,15 @@ class Output:
 
     def getvalue(self) -> pa.Buffer:
         """Return all that was taken, and take no more: the memory is the caller's."""
-        address, lent = pa.py_buffer(self._memory).address, _Lent(self._memory)
+        memory = self._memory
         del self._memory
-        return pa.foreign_buffer(address, self._size, base=lent)
+        return _lend(memory, self._size)
+
+
+def _lend(memory: mmap.mmap, size_bytes: int) -> pa.Buffer:
+    """Return the first bytes of memory that nobody else writes to any more."""
+    address, lent = pa.py_buffer(memory).address, _Lent(memory)
+    return pa.foreign_buffer(address, size_bytes, base=lent)
 
 
 class _Lent:
@@ -70,12 +97,40 @@ class _Lent:
             _spare.append(self._memory)
 
 
-def _take() -> mmap.mmap:
+def _take(size_bytes: int = FIRST_BYTES) -> mmap.mmap:
+    """Return memory that has so many bytes at least. The system gives what is used of it."""
     with contextlib.suppress(IndexError):
-        return _spare.pop()
-    return mmap.mmap(-1, FIRST_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        memory = _spare.pop()
+        if len(memory) >= size_bytes:
+            return memory
+    return mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 def _advise(memory: mmap.mmap, advice: str) -> None:
     with contextlib.suppress(AttributeError, OSError):  # a Python, or a system, that does not know it
         memory.madvise(getattr(mmap, advice))
+
+
+def piece() -> NDArray[np.uint8]:
+    """Return ``PIECE_BYTES`` of memory. Whatever was in it before may be there yet."""
+    return np.asarray(_Piece())
+
+
+class _Piece:
+    """Memory that arrays refer to; when no array does any more, it is kept for the next one who asks."""
+
+    def __init__(self) -> None:
+        try:
+            self._memory = _spare_pieces.pop()
+        except IndexError:
+            self._memory = mmap.mmap(-1, PIECE_BYTES)
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": "|u1",
+            "shape": (PIECE_BYTES,),
+            "data": (pa.py_buffer(self._memory).address, False),
+        }
+
+    def __del__(self) -> None:
+        _advise(self._memory, "MADV_FREE")
+        _spare_pieces.append(self._memory)

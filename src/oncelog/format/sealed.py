@@ -8,7 +8,7 @@ without ``timestamp`` its records have the time of their adoption, which the man
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from oncelog.errors import CorruptionError
 from oncelog.format import compute as pc
-from oncelog.format.output import output
+from oncelog.format.output import bounded_output, output
 from oncelog.format.payload.arrays import booleans, flags, integers, numbers
 from oncelog.format.payload.schema import ALL_BITS, BITS, schema_of
 from oncelog.types import micros
@@ -234,9 +234,12 @@ def _parquet() -> Any:
     return pq
 
 
-def encode(batches: Iterable[pa.RecordBatch], schema: pa.Schema = SCHEMA) -> pa.Buffer:
-    """Return batches of ``to_table``, or of ``to_staged`` with its schema, as the bytes of a Parquet file."""
-    sink = output()
+def encode(batches: Iterable[pa.RecordBatch], schema: pa.Schema = SCHEMA, bytes_max: int = 0) -> pa.Buffer:
+    """Return batches of ``to_table``, or of ``to_staged`` with its schema, as the bytes of a Parquet file.
+
+    If ``bytes_max`` is given, other threads are not in the way (``bounded_output``). A larger file is an ``OSError``.
+    """
+    sink, written = bounded_output(bytes_max) if bytes_max else _growing()
     row_groups = _row_groups(batches, schema)
     first = next(row_groups, None) or schema.empty_table()
     is_staged = TIMESTAMP not in schema.names
@@ -251,7 +254,12 @@ def encode(batches: Iterable[pa.RecordBatch], schema: pa.Schema = SCHEMA) -> pa.
     ) as writer:
         for table in itertools.chain([first], row_groups):
             writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
-    return sink.getvalue()
+    return written()
+
+
+def _growing() -> tuple[Any, Callable[[], pa.Buffer]]:
+    sink = output()
+    return sink, sink.getvalue
 
 
 def _told(schema: pa.Schema) -> list[str]:

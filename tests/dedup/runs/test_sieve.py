@@ -31,6 +31,23 @@ def test_every_key_passes_and_few_others_do(secret: int) -> None:
     assert len(sieve.passing(*strangers)) <= 50_000 // 250
 
 
+@pytest.mark.parametrize("blocks_wide", [1, 300, 1 << 14])
+def test_keys_are_added_alike_in_any_order(blocks_wide: int) -> None:
+    """Sorted keys take another way. Keys that share a block, and bits that were set before, must not be lost there."""
+    random = np.random.default_rng(1)
+    before, high = (random.integers(0, blocks_wide << 50, 5000, np.uint64) for _ in range(2))
+    low = random.integers(0, 2**64, 5000, np.uint64)
+    one, other = Sieve(1), Sieve(1)
+    for sieve in (one, other):
+        sieve.add(before, low)
+    order = np.argsort(high)
+    one.add(high[order], low[order])
+    other.add(high, low)
+    assert (one._words == other._words).all()
+    one.add(high[:0], low[:0])
+    assert len(one.passing(high, low)) == 5000
+
+
 def test_one_key_is_told_as_many_are() -> None:
     """One append and a batch must not disagree."""
     sieve = Sieve(1000)

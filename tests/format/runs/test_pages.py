@@ -15,7 +15,9 @@ def some_pages(count: int) -> tuple[page_format.Pages, list[np.ndarray[tuple[int
     columns = [random.integers(0, 2**64, count, np.uint64) for _ in range(3)]
     places = random.integers(0, 2**40, count, np.uint64)
     pages = page_format.empty_pages(page_format.page_count(count))
+    pages.view(np.uint8)[:] = 1  # as memory that held something else before
     page_format.put(pages, columns[0], columns[1], columns[2], places)
+    page_format.complete(pages, count)
     page_format.seal(pages, 7, seed=11)
     return pages, [*columns, places]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Iterable
 
 import msgspec
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from oncelog.dedup.runs.builder import PartBuilder, build_part
 from oncelog.dedup.runs.entries import Entries
 from oncelog.errors import CorruptionError, NotFound, Unavailable
 from oncelog.format.runs.run import Digest, Run
@@ -91,7 +93,7 @@ def test_what_was_lost_on_the_way_is_noticed(monkeypatch: pytest.MonkeyPatch) ->
     runs = [Ids.random(seed, 500 * seed, 500).stored(home, f"sealed/{seed}") for seed in range(4)]
     before = home.list("")
     real = merging._MergedEntries.take
-    monkeypatch.setattr(merging._MergedEntries, "take", lambda self, bound: real(self, bound)[1:])
+    monkeypatch.setattr(merging._MergedEntries, "take", lambda self, bound: [some[1:] for some in real(self, bound)])
     with pytest.raises(CorruptionError, match="lost or changed"):
         merge_runs(objects, "log", "sealed/m", runs)
     assert home.list("") == before
@@ -160,6 +162,27 @@ def test_an_input_that_is_gone_or_damaged_is_named() -> None:
     assert not [key for key in home.list("") if key.startswith("sealed/m")]
 
 
+@pytest.mark.parametrize("repeats", [0, 300])
+def test_entries_of_pieces_are_merged(repeats: int) -> None:
+    """Pieces that interleave, and ids that are in more than one: the newest comes first."""
+    entries = Entries.joined([Ids.random(1, 0, 3000).entries(), Ids.random(1, 0, repeats).entries().moved(5000)])
+    pieces = [entries[start::7].sorted() for start in range(7)]
+    for merged_entries in (Entries.merged(pieces), Entries.merged([*pieces, Entries.none()])):
+        for column, expected in zip(merged_entries.columns, entries.sorted().columns, strict=True):
+            assert column.tolist() == expected.tolist()
+
+
+def test_parts_of_several_pieces_of_memory_are_whole() -> None:
+    """Slices end within pages, and pieces of memory, that held other pages before, within slices."""
+    entries = Ids.random(1, 0, 300_000).entries().sorted()
+    whole = b"".join(build_part("log", 0, 0, entries)[2])
+    for step in (32_001, 140_000, 300_000):
+        builder = PartBuilder("log", 0, 0)
+        for start in range(0, len(entries), step):
+            builder.add(entries[start : start + step])
+        assert b"".join(builder.finish()[2]) == whole
+
+
 def run_of(ids: int) -> Run:
     """Return a run of so many ids, of which only that matters."""
     return Run("k", (), 0, 1, ids, 0, Digest())
@@ -176,21 +199,41 @@ def run_of(ids: int) -> Run:
         ([256, 256, 255, 256], slice(0, 4)),
         ([256, 256, 256, 255], None),
         ([1, 2, 3, 0], slice(0, 4)),
+        ([262_143] * 4, slice(0, 4)),
+        ([262_144] * 7, None),
+        ([2_097_152, *[270_000] * 8], slice(1, 9)),
+        ([270_000, 2_097_152, 2_097_152, 2_097_152, 270_000], slice(0, 4)),
     ],
 )
 def test_neighbours_of_one_size_class_are_merged(ids: list[int], expected: slice | None) -> None:
-    """Four at a time, so that the number of runs grows with the logarithm, and each id is rewritten as often."""
+    """Four at a time, so that the number of runs grows with the logarithm, and each id is rewritten as often; of runs
+    that were just built, eight.
+    """
     assert worth_merging([run_of(count) for count in ids]) == expected
+
+
+def grown(first_runs: Iterable[int]) -> tuple[int, float]:
+    """Return how many runs there are at most, and how often an id is written, when runs of these sizes are built."""
+    runs: list[int] = []
+    most = written = 0
+    for ids in first_runs:
+        runs.append(ids)
+        written += ids
+        while (found := worth_merging([run_of(count) for count in runs])) is not None:
+            runs[found] = [sum(runs[found])]
+            written += runs[found.start]
+        most = max(most, len(runs))
+    return most, written / sum(runs)
 
 
 def test_runs_stay_few() -> None:
     """Of a thousand first runs a dozen or so are left at any time, whatever their sizes."""
     random = np.random.default_rng(1)
-    runs: list[int] = []
-    most = 0
-    for _ in range(1000):
-        runs.append(int(random.integers(1, 5000)))
-        while (found := worth_merging([run_of(count) for count in runs])) is not None:
-            runs[found] = [sum(runs[found])]
-        most = max(most, len(runs))
-    assert most <= 24
+    assert grown(random.integers(1, 5000, 1000).tolist())[0] <= 24
+
+
+def test_an_id_is_written_few_times() -> None:
+    """A busy writer builds runs of one size. At a hundred million ids an id was written four times and a half."""
+    most, written = grown([270_000] * 370)
+    assert most <= 16
+    assert written < 3.7

@@ -16,19 +16,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from oncelog.clock import SYSTEM
+from oncelog.clock import SYSTEM, Clock
 from oncelog.connect import Database
 from oncelog.errors import CorruptionError, IdConflict, InvalidArgument, NotFound, PartialOverlap
+from oncelog.format.manifest import Segment
 from oncelog.limits import KIB, MIB
 from oncelog.log.log import Log
 from oncelog.log.read.scan import Scan
 from oncelog.log.stored import manifests as manifests_module
 from oncelog.log.stored import object_keys
+from oncelog.log.stored.manifests import Manifests
 from oncelog.log.upkeep import sealing
+from oncelog.log.upkeep.background import Housekeeper
+from oncelog.log.upkeep.memory_keeper import MemoryKeeper
 from oncelog.log.upkeep.sealing import Sealing
 from oncelog.log.writer import Writer
 from oncelog.settings import LogSettings
-from oncelog.storage.base import Chunk
+from oncelog.storage.base import Chunk, LogHome
 from oncelog.storage.local.home import LocalStorage
 from oncelog.storage.memory import MemoryHome, MemoryStorage
 from oncelog.testing.clock import SimulatedClock
@@ -637,6 +641,27 @@ def test_a_writer_seals_what_is_worth_a_file(quick: Shop) -> None:
     assert log.verify().ok
 
 
+def test_a_sealing_that_made_way_goes_on_where_it_stopped(quick: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy writer's sealing stops after a file, and its blocks are there yet: they were read and encoded again."""
+    monkeypatch.setattr(Housekeeper, "ask", lambda *_: None)
+    monkeypatch.setattr(MemoryKeeper, "is_urgent", True)
+    encoded: list[int] = []
+    seal_group = sealing._seal_group
+
+    def noted(home: LogHome, manifests: Manifests, clock: Clock, group: Sequence[Segment]) -> Sealing | None:
+        encoded.append(group[0].number)
+        return seal_group(home, manifests, clock, group)
+
+    monkeypatch.setattr(sealing, "_seal_group", noted)
+    log = quick.log(LogSettings(segment_bytes=8 * MIB, block_bytes=MIB))
+    with log.writer() as writer:
+        for number in range(25):
+            writer.append(bytes(MIB), id=f"id-{number}")
+        for _ in range(3):
+            writer._keeper._tidy()
+    assert encoded == [0, 1, 2]
+
+
 @pytest.mark.parametrize("settings", [LogSettings(seal="off", segment_bytes=2 * MIB), LogSettings(segment_bytes=MIB)])
 def test_a_writer_leaves_alone_what_it_should(quick: Shop, settings: LogSettings) -> None:
     """Sealing can be switched off, and little segments are not made into little files one by one."""
@@ -908,10 +933,10 @@ def test_records_that_compress_well_do_not_all_end_in_one_file(tmp_path: Path) -
 
 def test_a_few_rows_are_no_reason_to_write_a_large_file_again(quick: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each commit of ten rows by Spark had a file of a million rows written again. Neighbours wait until they are many
-    pieces, or half as large, or enough for a file of their own.
+    pieces, or half as large, and enough for a file that is not written again.
     """
-    monkeypatch.setattr(sealing, "_BYTES_MIN", 2 * MIB)  # what has 1 MiB is worth a file
-    log = quick.log(LogSettings())
+    monkeypatch.setattr(sealing, "_BYTES_MIN", 2 * MIB)  # many pieces with 1 MiB are worth a file
+    log = quick.log(LogSettings(segment_bytes=8 * MIB))
 
     def files_after(size_bytes: int) -> int:
         with log.writer(wait_s=0) as writer:
@@ -923,9 +948,69 @@ def test_a_few_rows_are_no_reason_to_write_a_large_file_again(quick: Shop, monke
     for pieces in range(2, sealing._PIECES_MAX):
         assert files_after(10) == pieces
     assert files_after(10) == 1, "many pieces"
-    assert files_after(400 * KIB) == 2
-    assert files_after(400 * KIB) == 1, "half as large"
-    assert files_after(1600 * KIB) == 1
     assert files_after(800 * KIB) == 2
-    assert files_after(400 * KIB) == 1, "enough for a file"
+    assert files_after(1300 * KIB) == 3
+    assert files_after(800 * KIB) == 1, "enough for a file, which is not written again"
+    assert files_after(3900 * KIB) == 2
+    assert files_after(400 * KIB) == 3
+    assert files_after(1600 * KIB) == 2, "half as large"
+    assert log.verify().ok
+
+
+def test_records_are_written_into_a_file_once(quick: Shop) -> None:
+    """Of a log whose segments are closed by their ids, each file was written again for the next segment, as long as
+    both fitted into one: half of the processor time of a busy writer's background went there.
+    """
+    log = quick.log(LogSettings(segment_bytes=16 * MIB, block_bytes=MIB, seal="off"))
+    created = 0
+    for size_mib in (7, 6, 3, 3, 4, 12, 5, 16):  # as the segments of writers that come and go
+        with log.writer() as writer:
+            for number in range(size_mib):
+                writer.append(quick.clock.token(MIB - KIB), id=f"{created}-{log.end_position()}-{number}")
+        parts = log._home, log._manifests, quick.clock, known(log)
+        created += sum(done.files for done in sealing.seal_worthwhile(*parts, 16 * MIB))
+    files = log.files()
+    assert created == len(files) == 5
+    assert log.info().sealed_segments == 8
+    assert log.verify().ok
+
+
+def test_a_file_is_not_written_again_for_a_large_segment(quick: Shop) -> None:
+    """What is sealed on demand may be small. Beside segments that are worth files of their own, it stays as it is."""
+    log = quick.log(LogSettings(segment_bytes=16 * MIB, block_bytes=MIB, seal="off"))
+    for size_mib in (3, 9):
+        with log.writer() as writer:
+            for number in range(size_mib):
+                writer.append(quick.clock.token(MIB - KIB), id=f"{log.end_position()}-{number}")
+        if size_mib == 3:
+            log.seal()
+    parts = log._home, log._manifests, quick.clock, known(log)
+    done = list(sealing.seal_worthwhile(*parts, 16 * MIB))
+    assert [each.segments for each in done] == [1]
+    assert [file.records for file in log.files()] == [3, 9]
+
+
+def test_a_small_segment_between_large_ones_is_sealed(quick: Shop) -> None:
+    """The last segments wait for more. Those that nothing can come to any more do not: they would wait for ever."""
+    log = quick.log(LogSettings(segment_bytes=16 * MIB, block_bytes=MIB, seal="off"))
+    for size_mib in (5, 13):
+        with log.writer() as writer:
+            for number in range(size_mib):
+                writer.append(quick.clock.token(MIB - KIB), id=f"{log.end_position()}-{number}")
+        parts = log._home, log._manifests, quick.clock, known(log)
+        done = list(sealing.seal_worthwhile(*parts, 16 * MIB))
+        assert [each.segments for each in done] == ([] if size_mib == 5 else [1, 1])
+
+
+def test_a_file_that_is_larger_than_thought_is_sealed_all_the_same(
+    quick: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory for a file is taken before the file is made: it is a guess."""
+    monkeypatch.setattr(sealing, "MIB", 0)
+    monkeypatch.setattr(sealing, "_RECORD_BYTES", -5000)
+    log = quick.log(SETTINGS)
+    with log.writer() as writer:
+        writer.append_many([Record(quick.clock.token(4 * KIB), id=f"id-{number}") for number in range(300)])
+    assert log.seal().records == 300
+    assert len(values(log)) == 300
     assert log.verify().ok

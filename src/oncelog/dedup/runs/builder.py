@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from oncelog.dedup.runs import filters
 from oncelog.dedup.runs.entries import Entries
 from oncelog.errors import CorruptionError
+from oncelog.format.output import PIECE_BYTES, piece
 from oncelog.format.runs import pages as page_format
 from oncelog.format.runs import parts
-from oncelog.format.runs.pages import PAGE_ENTRIES, Pages, page_count
+from oncelog.format.runs.pages import PAGE, PAGE_BYTES, PAGE_ENTRIES, Pages, page_count
 from oncelog.format.runs.run import Digest, RunPart
 
 SLICE_PAGES = 256
 """So many pages are worked on at once: what a kernel does without a pause stays below a few milliseconds."""
 
+_PIECE_PAGES = PIECE_BYTES // PAGE_BYTES
+_PIECE_ENTRIES = _PIECE_PAGES * PAGE_ENTRIES
+
 PartBytes = list[memoryview | bytes]
 
 
 class PartBuilder:
-    """Collects the sorted entries of one part, in memory: 32 bytes an entry and some for the last page.
+    """Collects the sorted entries of one part, in memory: 32 bytes an entry and some for the last piece.
 
     Keys begin with the ``bits`` bits of ``part``.
     """
@@ -29,42 +35,52 @@ class PartBuilder:
         self._part = part
         self._bits = bits
         self._pieces: list[Pages] = []
-        self._rest = Entries.none()
         self._count = 0
 
     def add(self, entries: Entries) -> None:
         """Take the next entries; they are sorted, and none comes before those that were added."""
-        self._count += len(entries)
-        joined = Entries.joined([self._rest, entries]) if len(self._rest) else entries
-        whole = len(joined) // PAGE_ENTRIES * PAGE_ENTRIES
-        for start in range(0, whole, SLICE_PAGES * PAGE_ENTRIES):
-            self._put(joined[start : min(whole, start + SLICE_PAGES * PAGE_ENTRIES)])
-        self._rest = joined[whole:]
+        start = 0
+        while start < len(entries):
+            pages, at = self._room()
+            some = entries[start : start + _PIECE_ENTRIES - at]
+            page_format.put(pages, *some.columns, at)
+            start += len(some)
+            self._count += len(some)
 
-    def _put(self, entries: Entries) -> None:
-        pages = page_format.empty_pages(page_count(len(entries)))
-        page_format.put(pages, entries.high, entries.low, entries.fingerprints, entries.places)
-        self._pieces.append(pages)
+    def _room(self) -> tuple[Pages, int]:
+        """Return the pages that are not full yet, and how many entries they have."""
+        full, used = divmod(self._count, _PIECE_ENTRIES)
+        if full == len(self._pieces):
+            self._pieces.append(piece()[: _PIECE_PAGES * PAGE_BYTES].view(PAGE))
+        return self._pieces[-1], used
 
     def finish(self) -> tuple[RunPart, Digest, PartBytes]:
         """Return how the manifest knows the part, the digest of its entries, and its bytes.
 
         Filter and digest are made from the finished pages, so that the digest tells what a reader will find.
         """
-        if len(self._rest):
-            self._put(self._rest)
         words = filters.empty_filter(self._count)
         digest = Digest()
         last = 0, 0
-        left = self._count
-        for pages in self._pieces:
-            entries = Entries.of_pages(pages, min(len(pages) * PAGE_ENTRIES, left))
-            left -= len(entries)
+        filled = list(self._filled())
+        for pages, count in filled:
+            page_format.complete(pages, count)
+            entries = Entries.of_pages(pages, count)
             last = self._check_order(entries, last)
             filters.add(words, entries.high, entries.low, self._bits)
             digest += entries.digest()
-        told, data = parts.encode(self._log_id, self._part, self._bits, self._count, digest, words, self._pieces)
+        slices = [pages for pages, _ in filled]
+        told, data = parts.encode(self._log_id, self._part, self._bits, self._count, digest, words, slices)
         return told, digest, data
+
+    def _filled(self) -> Iterator[tuple[Pages, int]]:
+        """Yield the pages that have entries, some at a time, and how many entries these have."""
+        left = self._count
+        for pages in self._pieces:
+            for first in range(0, min(_PIECE_PAGES, page_count(left)), SLICE_PAGES):
+                count = min(left, SLICE_PAGES * PAGE_ENTRIES)
+                yield pages[first : first + page_count(count)], count
+                left -= count
 
     def _check_order(self, entries: Entries, last: tuple[int, int]) -> tuple[int, int]:
         """Return the last key; entries out of order would not be found, so they are never stored."""

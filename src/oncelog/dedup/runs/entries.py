@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from oncelog.dedup.kernels import fixed, kernels
 from oncelog.dedup.runs.mix import mix_in_place, mixed_keys
-from oncelog.dedup.runs.order import leading, leading_order
+from oncelog.dedup.runs.order import Order, leading, leading_order
 from oncelog.errors import InvalidArgument
 from oncelog.format.runs.pages import END, PLACE_SHIFT, START, Pages, places_at
 from oncelog.format.runs.run import POSITION_BITS, Digest
@@ -97,9 +97,28 @@ class Entries(msgspec.Struct, frozen=True):
         shift = np.uint64((by << PLACE_SHIFT) & (1 << 64) - 1)
         return self if by == 0 else msgspec.structs.replace(self, places=self.places + shift)
 
+    @property
+    def columns(self) -> tuple[Column, Column, Column, Column]:
+        """The columns, in the order in which loops take them."""
+        return self.high, self.low, self.fingerprints, self.places
+
     def sorted(self) -> Entries:
         """Return the entries, sorted."""
-        return self[_order(self)]
+        return self.in_order(_order(self))
+
+    @classmethod
+    def merged(cls, pieces: Sequence[Entries]) -> Entries:
+        """Return the entries of all pieces, each of them sorted, as one that is sorted."""
+        joined = cls.joined(pieces)
+        if kernels(len(joined)) is not None:
+            return joined.sorted()
+        order = np.argsort(joined.high, kind="stable")  # timsort: it finds the pieces, and merges them
+        placed = joined.high.take(order)
+        return joined.sorted() if (placed[1:] <= placed[:-1]).any() else joined.in_order(order)
+
+    def in_order(self, order: Order) -> Entries:
+        """Return the entries in another order."""
+        return Entries(*(column.take(order, mode="clip") for column in self.columns))  # "raise" would copy
 
     def are_sorted(self) -> bool:
         """Tell whether the entries are sorted."""

@@ -61,11 +61,24 @@ class Sieve:
         return self._words.nbytes
 
     def add(self, high: Column, low: Column) -> None:
-        """Let keys pass from now on."""
+        """Let keys pass from now on. Sorted ones, as runs have them, are added several times as fast."""
         homes = self._homes(high)
+        if bool((homes[1:] < homes[:-1]).any()):
+            for shift in _PATTERNS_AT:
+                np.bitwise_or.at(self._words, homes, self._pattern(low, shift))
+                homes += 1
+        elif len(homes):
+            self._add_sorted(homes, low)
+
+    def _add_sorted(self, homes: Rows, low: Column) -> None:
+        """Add keys whose blocks do not go back: what a word gets of all its keys is put together first."""
+        starts = np.flatnonzero(np.concatenate([[True], homes[1:] != homes[:-1]]))
+        touched = homes[starts]
         for shift in _PATTERNS_AT:
-            np.bitwise_or.at(self._words, homes, self._pattern(low, shift))
-            homes += 1
+            bits = np.bitwise_or.reduceat(self._pattern(low, shift), starts)
+            bits |= self._words.take(touched, mode="clip")
+            self._words[touched] = bits
+            touched += 1
 
     def passing(self, high: Column, low: Column) -> Rows:
         """Return the rows of the keys that pass. All others are certain: they were not added."""

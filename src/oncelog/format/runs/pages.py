@@ -56,6 +56,7 @@ assert PAGE.itemsize == PAGE_BYTES, "a page fills what it is said to"
 Pages = NDArray[Any]
 _HEADER = struct.Struct("<QIH")
 _CHECKSUM_BYTES = 8
+_END_BYTES = 4
 _TOP = np.uint64(32)
 
 
@@ -69,26 +70,45 @@ def empty_pages(count: int) -> Pages:
     return np.zeros(count, PAGE)
 
 
-def put(
+def put(  # noqa: PLR0917
     pages: Pages,
     high: NDArray[np.uint64],
     low: NDArray[np.uint64],
     fingerprints: NDArray[np.uint64],
     places: NDArray[np.uint64],
+    at: int = 0,
 ) -> None:
-    """Fill pages with entries, from the first on."""
-    whole = len(high) // PAGE_ENTRIES
-    columns = (("high", high), ("low", low), ("fingerprint", fingerprints), ("place", places), ("place_top", places))
-    for name, values in columns:
-        shifted = values >> _TOP if name == "place_top" else values
-        cut = shifted[: whole * PAGE_ENTRIES].reshape(whole, PAGE_ENTRIES)
-        pages[name][:whole] = cut  # numpy keeps the lower bits
-        rest = shifted[whole * PAGE_ENTRIES :]
-        if len(rest):
-            pages[name][whole, : len(rest)] = rest
-    pages["count"][:whole] = PAGE_ENTRIES
-    if len(high) % PAGE_ENTRIES:
-        pages["count"][whole] = len(high) % PAGE_ENTRIES
+    """Fill pages with entries, from the entry number ``at`` on."""
+    columns = (("high", high), ("low", low), ("fingerprint", fingerprints), ("place", places))
+    for name, values in (*columns, ("place_top", places >> _TOP)):
+        _put_column(pages[name], values, at)
+
+
+def _put_column(column: NDArray[Any], values: NDArray[np.uint64], at: int) -> None:
+    """Fill a column of pages, of which numpy keeps the lower bits, from the entry number ``at`` on."""
+    page, slot = divmod(at, PAGE_ENTRIES)
+    if slot:
+        left = values[: PAGE_ENTRIES - slot]
+        column[page, slot : slot + len(left)] = left
+        values, page = values[len(left) :], page + 1
+    whole = len(values) // PAGE_ENTRIES
+    column[page : page + whole] = values[: whole * PAGE_ENTRIES].reshape(whole, PAGE_ENTRIES)
+    rest = values[whole * PAGE_ENTRIES :]
+    if len(rest):
+        column[page + whole, : len(rest)] = rest
+
+
+def complete(pages: Pages, entries: int) -> None:
+    """Set what a page has beside its entries, so many in all: the memory may have held other pages before."""
+    raw = pages.view(np.uint8).reshape(-1, PAGE_BYTES)
+    raw[:, :COLUMNS_AT] = 0
+    raw[:, PAGE_BYTES - _END_BYTES :] = 0
+    pages["count"] = PAGE_ENTRIES
+    rest = entries % PAGE_ENTRIES
+    if rest:
+        pages["count"][-1] = rest
+        for name in ("high", "low", "fingerprint", "place", "place_top"):
+            pages[name][-1, rest:] = 0
 
 
 def places_at(pages: Pages, rows: Any, slots: Any) -> NDArray[np.uint64]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from oncelog import limits
 from oncelog.dedup.runs.builder import PartBuilder
 from oncelog.dedup.runs.entries import Entries
 from oncelog.errors import CorruptionError, OncelogError
@@ -18,7 +19,10 @@ from oncelog.log.memory.objects import OpenPart, RunObjects
 from oncelog.log.memory.times import OpenTimes
 
 FACTOR = 4
-"""So many neighbours of one size class become one run."""
+FIRST_FACTOR = 8
+"""So many neighbours of one size class become one run. Of runs that were just built, more are merged at once, so that
+an id is written less often (decision 61).
+"""
 
 SLICE_IDS = 32_000
 """About so many ids are merged at once."""
@@ -42,7 +46,8 @@ def merge_runs(  # noqa: PLR0917
 
     Entries before ``first_position``, which are truncated, are left out. The digest of the result is compared with
     those of the inputs: ``CorruptionError``, and nothing stays stored, when they differ. ``check`` is called before
-    every slice: an error that it raises ends the merge, and nothing stays stored. ``passing`` gets each slice.
+    every slice: an error that it raises ends the merge, and nothing stays stored. ``passing`` gets all entries, in
+    sorted pieces.
     """
     base = max(runs[0].first_position, first_position)
     store = RunStore(objects.home, log_id, key)
@@ -73,9 +78,10 @@ def _store_parts(  # noqa: PLR0917
         builder = PartBuilder(log_id, part, bits)
         for bound in _slice_bounds(part, bits, ids):
             check()
-            entries = stream.take(bound)
-            passing(entries)
-            builder.add(entries)
+            pieces = stream.take(bound)
+            for entries in pieces:
+                passing(entries)
+            builder.add(Entries.merged(pieces))
         store.add_part(*builder.finish())
     return stream.dropped
 
@@ -104,7 +110,7 @@ def merged(objects: RunObjects, runs: Sequence[Run]) -> Iterator[Entries]:
         ids = sum(run.ids for run in runs)
         stream = _MergedEntries(objects, runs, runs[0].first_position)
         for bound in _slice_bounds(0, 0, ids):
-            yield stream.take(bound)
+            yield Entries.merged(stream.take(bound))
 
 
 class _MergedEntries:
@@ -118,9 +124,9 @@ class _MergedEntries:
         """The digest of what was left out so far, with positions relative to ``base``."""
         return sum((cursor.dropped for cursor in self._cursors), Digest())
 
-    def take(self, bound: int) -> Entries:
-        """Return the next entries, up to but not including the first half ``bound`` (2**64: all), sorted."""
-        return Entries.joined([piece for cursor in self._cursors for piece in cursor.take(bound)]).sorted()
+    def take(self, bound: int) -> list[Entries]:
+        """Return the next entries, up to but not including the first half ``bound`` (2**64: all), in sorted pieces."""
+        return [piece for cursor in self._cursors for piece in cursor.take(bound)]
 
 
 class _Cursor:
@@ -188,24 +194,30 @@ def _commits(objects: RunObjects, runs: Sequence[Run], base: int) -> Iterator[Co
 
 
 def worth_merging(runs: Sequence[Run]) -> slice | None:
-    """Return which neighbours to merge next: ``FACTOR`` of one size class, the newest such; ``None`` if there are none.
+    """Return which neighbours to merge next: as many of one size class as ``_size_class`` says, the newest such;
+    ``None`` if there are none.
 
-    A run is of class n when it has at least ``FACTOR**n`` ids. One that is older than a larger run counts
-    as of that run's class: otherwise it would keep its neighbours apart for ever. So classes never grow from old to
-    new, and there are at most ``FACTOR - 1`` runs of each.
+    One that is older than a larger run counts as of that run's class: otherwise it would keep its neighbours apart for
+    ever. So classes never grow from old to new, and of each there are fewer runs than are merged.
     """
     ends: dict[int, int] = {}
-    size_class = 0
+    least, together = 1, FACTOR
     for start in range(len(runs) - 1, -1, -1):
-        size_class = max(size_class, _size_class(runs[start].ids))
-        end = ends.setdefault(size_class, start + 1)
-        if end - start == FACTOR:
+        least, together = max((least, together), _size_class(runs[start].ids))
+        end = ends.setdefault(least, start + 1)
+        if end - start == together:
             return slice(start, end)
     return None
 
 
-def _size_class(ids: int) -> int:
-    size_class = 0
-    while ids >= FACTOR ** (size_class + 1):
-        size_class += 1
-    return size_class
+def _size_class(ids: int) -> tuple[int, int]:
+    """Return the least ids of a run of the same class, and how many runs of this class become one.
+
+    >>> [_size_class(ids) for ids in (100, 262_144, 2_097_151, 2_097_152, 8_388_608)]
+    [(64, 4), (262144, 8), (262144, 8), (2097152, 4), (8388608, 4)]
+    """
+    least, together = 1, FACTOR
+    while ids >= least * together:
+        least *= together
+        together = FIRST_FACTOR if least == limits.MEMORY_RUN_IDS else FACTOR
+    return least, together

@@ -128,7 +128,9 @@ class Keeper:
         """Seal what is worth a file, and let go what retention does not want kept: a segment has been closed."""
         settings = self._settings
         if settings.seal == "auto":
-            parts = self._home, self._manifests, self._clock, self._run.known
+            # What was sealed since the last segment was opened must not be read again: its blocks may be there yet.
+            known = self._manifests.newest(self._run.known) or self._run.known
+            parts = self._home, self._manifests, self._clock, known
             for _ in sealing.seal_worthwhile(*parts, settings.segment_bytes):
                 if self._committer.is_leaving:
                     return

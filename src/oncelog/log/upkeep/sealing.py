@@ -27,16 +27,21 @@ from oncelog.log.stored.rows import each
 from oncelog.storage.base import LogHome
 
 _BYTES_MIN = 8 * MIB
-"""Background sealing makes no smaller files; at the end of neighbouring segments half of this is enough."""
+"""Background sealing makes files of this size at least, about: half of it is enough."""
 
 _PIECES_MAX = 64
 """So many neighbours are put together however small they are."""
 
 _RAW_FACTOR = 4
-"""So many times its size a file may come to when it is not compressed."""
+"""So many times its size a file may come to when it is not compressed. Background sealing allows it once: what is
+written into a file is not written again (decision 61).
+"""
 
 _FILE_RECORDS_MAX = 4_000_000
 """So many records a file has at most, unless one segment has more."""
+
+_RECORD_BYTES = 64
+"""What a record may take in a file, beside what it takes in a block: two times, and what columns have of their own."""
 
 _FOOTER_BYTES = 64 * 1024
 """The end of a file that holds its footer, nearly always."""
@@ -63,7 +68,7 @@ def seal_worthwhile(
 ) -> Iterator[Sealing]:
     """Seal the closed segments that are enough for a file of some size; yield what was done after each file."""
     file_bytes = max(segment_bytes, _BYTES_MIN)
-    return seal(home, manifests, clock, known, file_bytes=file_bytes, bytes_min=_BYTES_MIN // 2)
+    return _seal(home, manifests, clock, known, _Target(file_bytes, file_bytes, _BYTES_MIN // 2, file_bytes // 2))
 
 
 def seal_all(
@@ -71,7 +76,8 @@ def seal_all(
 ) -> Sealing:
     """Seal every closed segment, and sweep; return what was done in all. ``progress`` is called after each file."""
     total = Sealing()
-    for part in seal(home, manifests, clock, known, file_bytes=known.manifest.settings.segment_bytes):
+    file_bytes = known.manifest.settings.segment_bytes
+    for part in _seal(home, manifests, clock, known, _Target(file_bytes, file_bytes * _RAW_FACTOR)):
         total = Sealing(**{name: getattr(total, name) + getattr(part, name) for name in Sealing.__struct_fields__})
         if progress is not None:
             progress(part)
@@ -79,18 +85,16 @@ def seal_all(
     return total
 
 
-def seal(
-    home: LogHome, manifests: Manifests, clock: Clock, known: Known, *, file_bytes: int, bytes_min: int = 0
-) -> Iterator[Sealing]:
-    """Seal every closed segment, small neighbours together in files of about ``file_bytes``; yield after each file.
+def _seal(home: LogHome, manifests: Manifests, clock: Clock, known: Known, target: _Target) -> Iterator[Sealing]:
+    """Seal every closed segment, small neighbours together in files as ``target`` wants them; yield after each file.
 
-    Neighbours whose files are small are put together again. What has less than ``bytes_min`` is left for later, and so
+    Neighbours whose files are small are put together again. What is too little for a file is left for later, and so
     is what is small beside a file that would be written again for it, unless too few stores hold it.
     """
     while True:
         try:
-            for group in _groups(home, manifests, known.manifest, file_bytes):
-                is_due = _is_enough(group, bytes_min) or _is_at_risk(home, group)
+            for group, bytes_min in _groups(home, manifests, known.manifest, target):
+                is_due = _is_enough(home, group, target, bytes_min) or _is_at_risk(home, group)
                 done = _seal_group(home, manifests, clock, group) if is_due else None
                 if done is not None:
                     yield done
@@ -106,19 +110,32 @@ def seal(
     collect(home, manifests)
 
 
-def _is_enough(group: Sequence[Segment], bytes_min: int) -> bool:
+def _is_enough(home: LogHome, group: Sequence[Segment], target: _Target, bytes_min: int) -> bool:
     """Tell whether neighbours are worth a file. The largest file among them is written again, so that what comes to it
-    must have ``bytes_min``, or half its size, or be many pieces: ten rows are no reason to write a million.
+    must have ``bytes_min``, or half its size, or be many pieces: ten rows are no reason to write a million. Many pieces
+    do not wait for more.
     """
-    pieces = list(units(group))
-    largest = max((size(piece) for piece in pieces if piece[0].file is not None), default=0)
-    added = size(group) - largest
-    is_much = added >= bytes_min or 2 * added >= largest or len(pieces) >= _PIECES_MAX
-    return largest + added >= bytes_min and is_much
+    pieces = [(piece[0].file is not None, _weight(home, piece, target).raw_bytes) for piece in units(group)]
+    largest = max((raw_bytes for is_sealed, raw_bytes in pieces if is_sealed), default=0)
+    added = sum(raw_bytes for _, raw_bytes in pieces) - largest
+    if len(pieces) >= _PIECES_MAX:
+        return largest + added >= target.bytes_min
+    return largest + added >= bytes_min and (added >= bytes_min or 2 * added >= largest)
 
 
 def _is_at_risk(home: LogHome, group: Sequence[Segment]) -> bool:
     return home.seals_early and any(one.file is None and home.at_risk(one.number, one.end) for one in group)
+
+
+class _Target(NamedTuple):
+    """How large files are to be: what they come to at most, as they are stored and not compressed, and what is worth a
+    file, not compressed. The last neighbours wait for ``wait_bytes``, because more will come to them.
+    """
+
+    file_bytes: int
+    raw_bytes: int
+    bytes_min: int = 0
+    wait_bytes: int = 0
 
 
 class _Weight(NamedTuple):
@@ -128,53 +145,70 @@ class _Weight(NamedTuple):
     raw_bytes: int = 0
     records: int = 0
 
-    def fits(self, file_bytes: int) -> bool:
+    def fits(self, target: _Target) -> bool:
         """Tell whether so much may be one file: records that compress well must not make one that is merged again and
         again, with all of it in memory.
         """
         return (
-            self.stored_bytes <= file_bytes
-            and self.raw_bytes <= file_bytes * _RAW_FACTOR
+            self.stored_bytes <= target.file_bytes
+            and self.raw_bytes <= target.raw_bytes
             and self.records <= _FILE_RECORDS_MAX
         )
+
+    def is_large(self, target: _Target) -> bool:
+        """Tell whether it is large enough for a file of its own: another like it would not fit into the file."""
+        return not self.plus(self).plus(_Weight(-1, -1, 0)).fits(target)
 
     def plus(self, other: _Weight) -> _Weight:
         """Return what both come to together."""
         return _Weight(*(mine + its for mine, its in zip(self, other, strict=True)))
 
 
-def _weight(home: LogHome, unit: Sequence[Segment], file_bytes: int) -> _Weight:
+def _weight(home: LogHome, unit: Sequence[Segment], target: _Target) -> _Weight:
     stored, records = size(unit), sum(segment.entries for segment in unit)
     file = unit[0].file
-    if file is None or not _Weight(2 * stored, 0, 2 * records).fits(file_bytes):
-        return _Weight(stored, stored, records)  # not compressed, or large enough as it is
+    at_least = _Weight(stored, stored, records)
+    if file is None or at_least.is_large(target):
+        return at_least  # not compressed, or large enough as it is
     raw = _raw_sizes.get(file.key)
     if raw is None:
         tail = home.read(file.key, max(0, file.size_bytes - _FOOTER_BYTES), _FOOTER_BYTES)
         raw = sealed.raw_bytes(tail, file.key)
-        if len(_raw_sizes) >= _RAW_SIZES_MAX:
-            _raw_sizes.clear()
-        _raw_sizes[file.key] = raw = stored if raw is None else raw
+        raw = stored if raw is None else raw
+        _note_raw_size(file.key, raw)
     return _Weight(stored, raw, records)
 
 
-def _groups(home: LogHome, manifests: Manifests, manifest: Manifest, file_bytes: int) -> Iterator[list[Segment]]:
-    """Yield runs of neighbours that are worth a file: unsealed ones, and sealed ones whose files are small."""
+def _raw_bytes(unit: Sequence[Segment]) -> int:
+    """Return what a unit comes to when it is not compressed, as far as this process knows."""
+    stored, file = size(unit), unit[0].file
+    return stored if file is None else _raw_sizes.get(file.key, stored)
+
+
+def _note_raw_size(key: str, raw_bytes: int) -> None:
+    if len(_raw_sizes) >= _RAW_SIZES_MAX:
+        _raw_sizes.clear()
+    _raw_sizes[key] = raw_bytes
+
+
+def _groups(
+    home: LogHome, manifests: Manifests, manifest: Manifest, target: _Target
+) -> Iterator[tuple[list[Segment], int]]:
+    """Yield runs of neighbours that may become a file, each with what it must have to be worth that: unsealed ones, and
+    sealed ones whose files are small. A small file is not written again for what is large by itself.
+    """
     group: list[Segment] = []
     total = _Weight()
     for unit in units(manifests.closed_from(manifest, manifest.first_position)):
-        weight = _weight(home, unit, file_bytes)
-        is_large = not weight.plus(weight).fits(file_bytes + 1)
-        if is_large and unit[0].file is not None:
-            yield from _worthwhile(group)
+        weight = _weight(home, unit, target)
+        is_apart = weight.is_large(target) and any(segment.file is not None for segment in (*group, unit[0]))
+        if group and (is_apart or not total.plus(weight).fits(target)):
+            yield from _worthwhile(group, target.bytes_min)
             group, total = [], _Weight()
-            continue
-        if group and not total.plus(weight).fits(file_bytes):
-            yield from _worthwhile(group)
-            group, total = [], _Weight()
-        group += unit
-        total = total.plus(weight)
-    yield from _worthwhile(group)
+        if not is_apart or unit[0].file is None:
+            group += unit
+            total = total.plus(weight)
+    yield from _worthwhile(group, target.wait_bytes)
 
 
 def units(segments: Iterable[Segment]) -> Iterator[list[Segment]]:
@@ -195,17 +229,17 @@ def size(segments: Sequence[Segment]) -> int:
     return sum(files.values()) + sum(segment.size_bytes for segment in segments if segment.file is None)
 
 
-def _worthwhile(group: list[Segment]) -> Iterator[list[Segment]]:
+def _worthwhile(group: list[Segment], bytes_min: int) -> Iterator[tuple[list[Segment], int]]:
     files = {segment.file.key if segment.file is not None else segment.number for segment in group}
     if len(files) > 1 or any(segment.file is None for segment in group):
-        yield group
+        yield group, bytes_min
 
 
 def _seal_group(home: LogHome, manifests: Manifests, clock: Clock, group: Sequence[Segment]) -> Sealing | None:
     """Make one file of segments; ``None`` when they were truncated, or sealed by somebody else, meanwhile."""
     labels = dict.fromkeys((segment.number for segment in group), 0)
     schema = schema_of(home, group)
-    data = sealed.encode(tables(home, group, labels, schema), schema)
+    data = _encoded(home, group, labels, schema)
     known = manifests.newest()
     assert known is not None
     key = new_key(clock, known.manifest.staging_floor_us)
@@ -224,7 +258,18 @@ def _seal_group(home: LogHome, manifests: Manifests, clock: Clock, group: Sequen
     if now is None or now.file is None or now.file.key != key:
         delete_quietly(home, key)
         return None
+    _note_raw_size(key, sum(_raw_bytes(unit) for unit in units(group)))
     return Sealing(files=1, segments=len(group), records=row, bytes_before=size(group), bytes_after=data.size)
+
+
+def _encoded(home: LogHome, group: Sequence[Segment], labels: dict[int, int], schema: pa.Schema) -> pa.Buffer:
+    """Return the file of segments, made in memory of which is known that it is enough, nearly always."""
+    raw_bytes, records = sum(map(_raw_bytes, units(group))), sum(segment.entries for segment in group)
+    bytes_max = raw_bytes + raw_bytes // 4 + _RECORD_BYTES * records + MIB
+    try:
+        return sealed.encode(tables(home, group, labels, schema), schema, bytes_max)
+    except OSError:
+        return sealed.encode(tables(home, group, labels, schema), schema)
 
 
 def schema_of(home: LogHome, group: Sequence[Segment]) -> pa.Schema:

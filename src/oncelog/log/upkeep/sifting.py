@@ -16,6 +16,9 @@ from oncelog.log.memory.run_sieve import RunSieve
 IDS_MIN = 1 << 19
 """A sieve is made for so many ids at least: 1.6 MiB."""
 
+GROWTH = 2
+"""A sieve is made for so many times the ids there are: all runs are read again each time another takes its place."""
+
 READ_PER_LOOK = 16
 """So many ids are read into a sieve for each that was looked up: a look without it costs far more than a read."""
 
@@ -96,8 +99,8 @@ class Sifter:
 
 
 def _sieve_for(ids: int) -> RunSieve:
-    """Return an empty sieve for so many ids, within the bounds. The system gives it memory as it is filled."""
-    return RunSieve(min(max(ids, IDS_MIN), limits.MEMORY_SIEVE_IDS))
+    """Return an empty sieve for a log of so many ids, within the bounds. The system gives it memory as it is filled."""
+    return RunSieve(min(max(GROWTH * ids, IDS_MIN), limits.MEMORY_SIEVE_IDS))
 
 
 def _ids(runs: Sequence[OpenRun]) -> int:
