@@ -166,6 +166,11 @@ def take_made(tail: Tail, limit: int, make: Callable[[Rows], T], pay: Callable[[
     return tail._take_made(limit, make, pay)
 
 
+def has_rows(tail: Tail) -> bool:
+    """Tell whether a tail has rows that it read and that nobody took yet."""
+    return bool(tail._rows)
+
+
 # A writer.
 
 

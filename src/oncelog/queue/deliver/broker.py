@@ -48,6 +48,17 @@ class Claimed(NamedTuple):
     entries: Sequence[Entry]
 
 
+class _Claim(NamedTuple):
+    """What a transaction leased, the messages that were looked at for the first time, by partition, whether some were
+    too late, and how far the group has looked now.
+    """
+
+    leases: list[MessageRun]
+    fresh: dict[int, Sequence[Entry]]
+    late: bool
+    cursors: list[int]
+
+
 def _steps(kind: str, parts: Iterable[tuple[MessageRun, Iterable[int]]]) -> list[ConsumerStep]:
     """Return the steps for positions of leased runs: one for each partition, as each step reads the whole lease."""
     grouped: dict[tuple[int, int], list[int]] = defaultdict(list)
@@ -87,6 +98,9 @@ class Broker(OfOneProcess):
         self._ahead = [Ahead(log) for log in topic.logs]
         self._pace = Pace(clock, topic.partitions)
         self._cursors: list[int] = []
+        self._left_off: list[int] | None = None  # the cursors as the last claim here stored them, if that is known
+        self._expected: list[int] | None = None  # the cursors that a claim without a look counts on
+        self._is_alone = False  # whether nobody else claimed between the last two claims here
         self._wall_us = 0
         self._turn = 0
         self.bury: Callable[[], None] = lambda: None
@@ -135,8 +149,12 @@ class Broker(OfOneProcess):
             for _ in range(_LOOKS_MAX):
                 if leases or not self._read_ahead(limit, patiently=patiently):
                     break
+                self._left_off = None
                 with self._database.writing(wait_s=wait_s) as transaction:
-                    leases, fresh, late = self._claim(transaction, limit, lease_us)
+                    claim = self._claim(transaction, limit, lease_us)
+                if claim is None:
+                    continue
+                leases, fresh, late, self._left_off = claim
                 for partition, ahead in enumerate(self._ahead):
                     ahead.drop(self._cursors[partition])
                 if not (fresh or late):  # nothing made room for others, so looking again shows nothing else
@@ -144,15 +162,24 @@ class Broker(OfOneProcess):
         return leases, fresh
 
     def _read_ahead(self, limit: int, *, patiently: bool) -> bool:
-        """Read what may be claimed; tell whether there is anything to do at all."""
+        """Read what may be claimed; tell whether there is anything to do at all.
+
+        A broker that was alone, and has read more than it claimed, does not look where the group stands: the claim
+        finds out if somebody else was there.
+        """
+        self._expected = self._left_off if self._is_alone and any(ahead.has_more for ahead in self._ahead) else None
+        if self._expected is not None:
+            self._cursors = [*self._expected]
+            if self._fill(limit, patiently=patiently):
+                return True
+            self._expected = None
         with self._database.reading() as transaction:
             outlook = self._group.outlook(transaction)
         if outlook.paused:
             return False
+        self._is_alone = outlook.cursors == self._left_off
         self._cursors = outlook.cursors
         found = self._fill(limit, patiently=patiently)
-        if found:
-            self._pace.came()
         return found or outlook.is_due(self.now_us())
 
     def _fill(self, limit: int, *, patiently: bool) -> bool:
@@ -175,17 +202,20 @@ class Broker(OfOneProcess):
                 self._cursors[partition] = ahead.fill(self._cursors[partition], enough, count, room_bytes, pay)
                 held_bytes += ahead.size_bytes
                 found += len(ahead.entries)
+        if found:
+            self._pace.came()
         return found > 0
 
-    def _claim(
-        self, transaction: Transaction, limit: int, lease_us: int
-    ) -> tuple[list[MessageRun], dict[int, Sequence[Entry]], bool]:
-        """Lease messages; return them, those that were looked at for the first time, and whether some were too late."""
+    def _claim(self, transaction: Transaction, limit: int, lease_us: int) -> _Claim | None:
+        """Lease messages. ``None``: the group is paused, or somebody else was there, and it has to be looked again."""
         token, now_us = self._group.begin(transaction)
+        outlook = self._group.outlook(transaction)
+        if outlook.paused or self._expected not in (None, outlook.cursors):
+            self._is_alone = False
+            return None
         self._wall_us = transaction.now_us()
         rules = self._group.rules(now_us)
         lease = Lease(token + 1, now_us + lease_us)
-        outlook = self._group.outlook(transaction)
         expired = self._expire(transaction, outlook, rules)
         leases: list[MessageRun] = []
         late = False
@@ -206,7 +236,9 @@ class Broker(OfOneProcess):
             delivered=sum(run.count for run in leases),
             timed_out=expired,
         )
-        return leases, fresh, late
+        until = {partition: self._cursors[partition] for partition in fresh}
+        left_off = [until.get(partition, cursor) for partition, cursor in enumerate(outlook.cursors)]
+        return _Claim(leases, fresh, late, left_off)
 
     def _expire(self, transaction: Transaction, outlook: Outlook, rules: Rules) -> int:
         """End the leases whose time is over; return how many messages they held."""

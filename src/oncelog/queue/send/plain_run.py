@@ -79,7 +79,7 @@ def _times_us(rows: Rows) -> Micros | None:
     if isinstance(times_us, int):
         first_us = last_us = times_us
     elif len(times_us):
-        first_us, last_us = int(times_us.min()), int(times_us.max())
+        first_us, last_us = int(times_us[0]), int(times_us[-1])  # times never go back within a log
     else:
         return None
     try:

@@ -129,6 +129,11 @@ class Ahead:
         self.entries: Sequence[Entry] = []
         self.size_bytes = 0
 
+    @property
+    def has_more(self) -> bool:
+        """Whether there are entries that need not be read from the log any more."""
+        return bool(self.entries) or (self._tail is not None and inner.has_rows(self._tail))
+
     def fill(
         self, position: int, enough: int, count: int, bytes_max: int, pay: Callable[[int], bool] | None = None
     ) -> int:
