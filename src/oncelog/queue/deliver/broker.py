@@ -99,8 +99,9 @@ class Broker(OfOneProcess):
         self._pace = Pace(clock, topic.partitions)
         self._cursors: list[int] = []
         self._left_off: list[int] | None = None  # the cursors as the last claim here stored them, if that is known
-        self._expected: list[int] | None = None  # the cursors that a claim without a look counts on
-        self._is_alone = False  # whether nobody else claimed between the last two claims here
+        self._expected: list[int] = []  # the cursors that a claim counts on
+        self._has_looked = True  # whether they were looked up for it
+        self._is_alone = False  # whether nobody else claimed since the last claim here, as far as was looked
         self._wall_us = 0
         self._turn = 0
         self.bury: Callable[[], None] = lambda: None
@@ -149,7 +150,6 @@ class Broker(OfOneProcess):
             for _ in range(_LOOKS_MAX):
                 if leases or not self._read_ahead(limit, patiently=patiently):
                     break
-                self._left_off = None
                 with self._database.writing(wait_s=wait_s) as transaction:
                     claim = self._claim(transaction, limit, lease_us)
                 if claim is None:
@@ -167,23 +167,22 @@ class Broker(OfOneProcess):
         A broker that was alone, and has read more than it claimed, does not look where the group stands: the claim
         finds out if somebody else was there.
         """
-        self._expected = self._left_off if self._is_alone and any(ahead.has_more for ahead in self._ahead) else None
-        if self._expected is not None:
-            self._cursors = [*self._expected]
-            if self._fill(limit, patiently=patiently):
+        left_off = self._left_off
+        if left_off is not None and self._is_alone and any(ahead.has_more for ahead in self._ahead):
+            self._has_looked = False
+            if self._fill(left_off, limit, patiently=patiently):
                 return True
-            self._expected = None
+        self._has_looked = True
         with self._database.reading() as transaction:
             outlook = self._group.outlook(transaction)
         if outlook.paused:
             return False
-        self._is_alone = outlook.cursors == self._left_off
-        self._cursors = outlook.cursors
-        found = self._fill(limit, patiently=patiently)
-        return found or outlook.is_due(self.now_us())
+        self._is_alone = outlook.cursors == left_off
+        return self._fill(outlook.cursors, limit, patiently=patiently) or outlook.is_due(self.now_us())
 
-    def _fill(self, limit: int, *, patiently: bool) -> bool:
+    def _fill(self, cursors: list[int], limit: int, *, patiently: bool) -> bool:
         """Read messages that are new to the group; tell whether there are any."""
+        self._expected, self._cursors = cursors, [*cursors]
         count = max(limit, _LOOKED_AT_MIN)
         enough = count if self.ordered else limit
         bytes_max = limits.QUEUE_CLAIM_BYTES_MAX // self.topic.partitions
@@ -210,8 +209,9 @@ class Broker(OfOneProcess):
         """Lease messages. ``None``: the group is paused, or somebody else was there, and it has to be looked again."""
         token, now_us = self._group.begin(transaction)
         outlook = self._group.outlook(transaction)
-        if outlook.paused or self._expected not in (None, outlook.cursors):
-            self._is_alone = False
+        was_alone = outlook.cursors == self._expected
+        self._is_alone = self._is_alone and was_alone
+        if outlook.paused or not (was_alone or self._has_looked):
             return None
         self._wall_us = transaction.now_us()
         rules = self._group.rules(now_us)
