@@ -14,7 +14,7 @@ from oncelog.format.payload import arrays
 from oncelog.format.payload.schema import ID, VALUE, schema_of
 from oncelog.format.sealed import Purged
 from oncelog.log.stored.rows import Micros, Rows
-from oncelog.queue.send.plain_run import PlainRun, entries_of
+from oncelog.queue.send.plain_run import PlainRun, entries_of, joined
 
 VALUES = [b"%d" % number for number in range(6)]
 TIMES = np.array([5, 5, 5, 8, 8, 9], np.int64)
@@ -44,6 +44,23 @@ def test_a_run_is_its_entries(times_us: Micros) -> None:
     assert not [*run[6:]]
     with pytest.raises(IndexError):
         run[6]
+
+
+@pytest.mark.parametrize("times_us", [7, TIMES])
+def test_runs_that_follow_each_other_are_one(times_us: Micros) -> None:
+    """What is left of one read, and the next read: no entry is made of either. Others are entries, in order."""
+    rows = rows_of(times_us=times_us)
+    run = entries_of(rows)
+    for before, after in ((run[:4], run[4:]), (run[1:3], run[3:5]), (run[2:4], entries_of(rows.cut(4)))):
+        both = joined(before, after)
+        assert isinstance(both, PlainRun)
+        assert [*both] == [*before, *after]
+        assert both[-1] == after[-1]
+    assert joined([], run) is run
+    assert joined(run[:2], run[3:]) == [*run[:2], *run[3:]]
+    assert joined(rows.entries()[:2], run[2:]) == [*run]
+    elsewhere = entries_of(Rows(rows.cut(4).payload, 3, 104, 0, 7, 7))
+    assert joined(run[:4], elsewhere) == [*run[:4], *elsewhere]
 
 
 def test_a_place_keeps_neither_values_nor_what_was_read() -> None:

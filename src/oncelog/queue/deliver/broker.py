@@ -22,7 +22,16 @@ from oncelog.queue.deliver.settler import ConsumerStep, Ended, Settler
 from oncelog.queue.rules import delivery, message
 from oncelog.queue.rules.delivery import Change, Condition, Fresh, Lease, MessageRun, Rules
 from oncelog.queue.rules.settings import QueueSettings
-from oncelog.queue.send.topic import Ahead, Topic, end_of, have_headers, neighbours, position_of, total_bytes, within
+from oncelog.queue.send.topic import (
+    Ahead,
+    Topic,
+    have_headers,
+    neighbours,
+    position_at,
+    position_of,
+    total_bytes,
+    within,
+)
 from oncelog.queue.state import statements
 from oncelog.queue.state.database import WAIT_S, StateDatabase, Transaction, locked, patience_s
 from oncelog.queue.state.statements import Outlook
@@ -298,7 +307,7 @@ class Broker(OfOneProcess):
 
     def _fresh(self, partition: int, entries: Sequence[Entry], now_us: int) -> list[Fresh]:
         """Return what the machine has to know of messages: of plain neighbours, where they are."""
-        first, end = entries[0].position, end_of(entries)
+        first, end = position_at(entries, 0), position_at(entries, -1) + 1
         if end - first == len(entries) and not self.ordered and not have_headers(entries):
             return [Fresh(partition, first, len(entries))]
         found: list[Fresh] = []
@@ -379,7 +388,7 @@ class Broker(OfOneProcess):
                 left_bytes = 0
                 continue
             left_bytes -= size
-            end = end_of(entries) if entries else run.end
+            end = position_at(entries, -1) + 1 if entries else run.end
             if end < run.end:
                 over.append((run, range(end, run.end)))
             if len(entries) < end - run.first:

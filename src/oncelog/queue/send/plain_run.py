@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import repeat
 from typing import overload
 
 import msgspec
+import numpy as np
 
-from oncelog.log.stored.rows import Micros, Rows
+from oncelog.log.stored.rows import Micros, Rows, each
 from oncelog.types import Entry, moment
 
 
@@ -29,18 +31,14 @@ class PlainPlace(msgspec.Struct, frozen=True, gc=False):
 class PlainRun(Sequence[Entry]):
     """Plain messages that follow each other. Their ``place`` has no values: who has done with one lets go of it."""
 
-    __slots__ = ("place", "position", "values")
+    __slots__ = ("place", "position", "positions", "values")
 
     def __init__(self, place: PlainPlace, position: int, values: list[bytes]) -> None:
         """Take the values from a position on."""
         self.place = place
         self.position = position
+        self.positions = range(position, position + len(values))
         self.values = values
-
-    @property
-    def positions(self) -> range:
-        """Where they stand."""
-        return range(self.position, self.position + len(self.values))
 
     def __len__(self) -> int:
         """Return how many there are."""
@@ -61,7 +59,36 @@ class PlainRun(Sequence[Entry]):
 
     def __iter__(self) -> Iterator[Entry]:
         """Return each of them in turn."""
-        return map(self.place.entry, self.positions, self.values)
+        times_us, first_entry = self._times_us(), self._first_entry
+        moments = repeat(moment(times_us)) if isinstance(times_us, int) else map(moment, times_us.tolist())
+        entries = range(first_entry, first_entry + len(self))
+        return map(Entry, self.positions, repeat(self.place.segment), entries, moments, repeat(None), self.values)
+
+    @property
+    def _first_entry(self) -> int:
+        return self.place.first_entry + self.position - self.place.first_position
+
+    def _times_us(self) -> Micros:
+        times_us, row = self.place.times_us, self.position - self.place.first_position
+        return times_us if isinstance(times_us, int) else times_us[row : row + len(self)]
+
+    def and_then(self, other: PlainRun) -> PlainRun | None:
+        """Return this run and another as one, if the other follows it in the same segment."""
+        if other.position != self.positions.stop or other.place.segment != self.place.segment:
+            return None
+        times_us, others_us = self._times_us(), other._times_us()
+        if not (isinstance(times_us, int) and isinstance(others_us, int) and times_us == others_us):
+            times_us = np.concatenate([each(times_us, len(self)), each(others_us, len(other))])
+        place = PlainPlace(self.position, self.place.segment, self._first_entry, times_us)
+        return PlainRun(place, self.position, self.values + other.values)
+
+
+def joined(first: Sequence[Entry], second: Sequence[Entry]) -> Sequence[Entry]:
+    """Return messages, and those that come after them: a run, if they can be one."""
+    if not first:
+        return second
+    run = first.and_then(second) if isinstance(first, PlainRun) and isinstance(second, PlainRun) else None
+    return run if run is not None else [*first, *second]
 
 
 def entries_of(rows: Rows) -> Sequence[Entry]:

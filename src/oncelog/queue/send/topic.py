@@ -10,7 +10,7 @@ from oncelog.errors import NotFound
 from oncelog.log import inner
 from oncelog.log.log import Log
 from oncelog.log.read.reader import Tail
-from oncelog.queue.send.plain_run import PlainRun, entries_of
+from oncelog.queue.send.plain_run import PlainRun, entries_of, joined
 from oncelog.settings import LogSettings
 from oncelog.types import Entry
 
@@ -81,15 +81,15 @@ def have_headers(entries: Sequence[Entry]) -> bool:
     return not isinstance(entries, PlainRun) and any(map(_headers_of, entries))
 
 
-def end_of(entries: Sequence[Entry]) -> int:
-    """Return the position behind the last of some messages."""
-    return entries.positions.stop if isinstance(entries, PlainRun) else entries[-1].position + 1
+def position_at(entries: Sequence[Entry], row: int) -> int:
+    """Return where one of some messages stands."""
+    return entries.positions[row] if isinstance(entries, PlainRun) else entries[row].position
 
 
 def neighbours(entries: Sequence[Entry], first: int, count: int) -> Sequence[Entry] | None:
     """Return those of sorted messages at positions that follow each other; ``None`` if the first is not there."""
     at = _row_of(entries, first)
-    return entries[at : at + count] if at < len(entries) and entries[at].position == first else None
+    return entries[at : at + count] if at < len(entries) and position_at(entries, at) == first else None
 
 
 def _row_of(entries: Sequence[Entry], position: int) -> int:
@@ -153,9 +153,9 @@ class Ahead:
 
     def _add(self, found: Sequence[Entry], position: int) -> None:
         """Keep what was read, from a position on."""
-        self._next = end_of(found)
+        self._next = position_at(found, -1) + 1
         wanted = found[_row_of(found, position) :]
-        self.entries = [*self.entries, *wanted] if self.entries else wanted
+        self.entries = joined(self.entries, wanted)
         self.size_bytes += total_bytes(wanted)
 
     def _go(self, position: int) -> int:
@@ -175,7 +175,9 @@ class Ahead:
 
     def drop(self, position: int) -> None:
         """Forget the entries before a position."""
-        self._from = max(self._from, position)
+        if position <= self._from:
+            return
+        self._from = position
         count = _row_of(self.entries, position)
         if count == len(self.entries):
             self.entries, self.size_bytes = [], 0
