@@ -196,11 +196,10 @@ class HeldDelivery(Delivery, msgspec.Struct, eq=False, gc=False):
 
 def _held(broker: Broker, run: MessageRun, entries: Sequence[Entry]) -> Iterator[HeldDelivery]:
     """Return deliveries of messages that are leased: of plain ones no entry is made."""
+    lease = repeat(broker), repeat(run), repeat(run.at_us)
     if isinstance(entries, PlainRun):
-        messages = entries.positions, entries.values, repeat(entries.place)
-    else:
-        messages = [one.position for one in entries], [one.value for one in entries], entries
-    return map(HeldDelivery, repeat(broker), repeat(run), repeat(run.at_us), *messages)
+        return map(HeldDelivery, *lease, entries.positions, entries.values, repeat(entries.place))
+    return map(HeldDelivery, *lease, [one.position for one in entries], [one.value for one in entries], entries)
 
 
 def lease_left_s(delivery: Delivery) -> float:

@@ -50,12 +50,10 @@ class PlainRun(Sequence[Entry]):
     def __getitem__(self, at: slice) -> Sequence[Entry]: ...
     def __getitem__(self, at: int | slice) -> Entry | Sequence[Entry]:
         """Return one of them, or some: those that follow each other are a run again."""
+        if not isinstance(at, slice):
+            return self.place.entry(self.positions[at], self.values[at])
         found = self.positions[at]
-        if isinstance(found, int):
-            return self.place.entry(found, self.values[at])  # type: ignore[arg-type]  no slice
-        if found.step != 1:
-            return [*self][at]
-        return PlainRun(self.place, found.start, self.values[at])  # type: ignore[arg-type]  a slice
+        return PlainRun(self.place, found.start, self.values[at]) if found.step == 1 else [*self][at]
 
     def __iter__(self) -> Iterator[Entry]:
         """Return each of them in turn."""
@@ -102,13 +100,10 @@ def entries_of(rows: Rows) -> Sequence[Entry]:
 
 def _times_us(rows: Rows) -> Micros | None:
     """Return the times of rows, in memory of their own; ``None`` if there are none, or one is on no calendar."""
-    times_us = rows.timestamp_us
-    if isinstance(times_us, int):
-        first_us = last_us = times_us
-    elif len(times_us):
-        first_us, last_us = int(times_us[0]), int(times_us[-1])  # times never go back within a log
-    else:
+    if not rows.count:
         return None
+    times_us = each(rows.timestamp_us, 1)
+    first_us, last_us = int(times_us[0]), int(times_us[-1])  # times never go back within a log
     try:
         moment(first_us), moment(last_us)
     except OverflowError:
