@@ -284,6 +284,27 @@ GUARDS = [
         "tests/queue/deliver/test_broker.py::test_a_claim_takes_no_message_that_another_process_took[sqlite]",
     ),
     Guard(
+        "a claim without a look counts only if nobody else claimed",
+        "queue/deliver/broker.py",
+        "if outlook.paused or not (was_alone or self._has_looked):",
+        "if outlook.paused:",
+        "tests/queue/deliver/test_broker.py::test_a_claim_without_a_look_passes_over_nothing[sqlite]",
+    ),
+    Guard(
+        "a claim without a look delivers nothing of a paused group",
+        "queue/deliver/broker.py",
+        "if outlook.paused or not (was_alone or self._has_looked):",
+        "if not (was_alone or self._has_looked):",
+        "tests/queue/deliver/test_broker.py::test_a_claim_without_a_look_sees_that_the_group_was_paused[sqlite]",
+    ),
+    Guard(
+        "rows that a tail could not hand out are not passed over",
+        "log/read/reader.py",
+        "        made = make(rows.cut(0, limit))\n",
+        "        self._rows.popleft()\n        made = make(rows.cut(0, limit))\n        self._rows.appendleft(rows)\n",
+        "tests/log/read/test_reader_tail.py::test_rows_of_which_nothing_can_be_made_stay",
+    ),
+    Guard(
         "a stopped neighbour stalls nobody",
         "queue/deliver/consumer.py",
         "with contextlib.suppress(StateBusy):",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 
@@ -23,6 +23,7 @@ from oncelog.log.ingest import staging
 from oncelog.log.jobs.workers import JobContext
 from oncelog.log.read.reader import Reader, Tail
 from oncelog.log.read.scan import Scan, Start
+from oncelog.log.stored.rows import Rows
 from oncelog.log.stored.staged import Staged
 from oncelog.log.takeover.fencing import Holding
 from oncelog.storage.base import LogHome
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from oncelog.log.open_writer import Term
     from oncelog.log.producer import Producer
     from oncelog.log.writer import Writer
+
+T = TypeVar("T")
 
 # A log.
 
@@ -153,6 +156,19 @@ def end_deleted(tail: Tail, error: NotFound) -> None:
 def check_there_elsewhere(tail: Tail) -> None:
     """Switch off that a tail without new records checks whether its log was deleted: its owner checks."""
     tail._checks_there = False
+
+
+def take_made(tail: Tail, limit: int, make: Callable[[Rows], T], pay: Callable[[int], bool] | None = None) -> T | None:
+    """Return what is made of the next rows of a tail, those that are there now, at most ``limit``; ``None``: none are.
+
+    With ``pay``, not every call looks, as ``Tail.take_patiently`` says. Who takes this takes no entries.
+    """
+    return tail._take_made(limit, make, pay)
+
+
+def has_rows(tail: Tail) -> bool:
+    """Tell whether a tail has rows that it read and that nobody took yet."""
+    return bool(tail._rows)
 
 
 # A writer.

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 import oncelog
-from oncelog import Entry, Log, LogSettings, Record, Window
+from oncelog import CorruptionError, Entry, Log, LogSettings, Record, Window
+from oncelog.log import inner
 from oncelog.log.stored.rows import Rows
 
 RECORDS = 700
@@ -37,6 +38,30 @@ def test_no_more_entries_are_made_than_are_taken(log: Log, monkeypatch: pytest.M
         assert [entry.position for entry in tail.take(3)] == [0, 1, 2]
         assert [entry.position for entry in tail.take(2)] == [3, 4]
         assert made == [3, 2]
+
+
+def test_rows_of_which_nothing_can_be_made_stay(log: Log) -> None:
+    """An error is not taken for an end: who goes on has the same rows, and the same error."""
+
+    def refuse(_: Rows) -> None:
+        message = "unreadable"
+        raise CorruptionError(message)
+
+    with log.tail("earliest") as tail:
+        for _ in range(2):
+            with pytest.raises(CorruptionError, match="unreadable"):
+                inner.take_made(tail, 3, refuse)
+        assert inner.take_made(tail, 3, Rows.entries) == tail_of(log, 3)
+        assert inner.has_rows(tail)
+        assert len(inner.take_made(tail, RECORDS, Rows.entries) or ()) == RECORDS - 3
+        assert not inner.has_rows(tail)
+        assert inner.take_made(tail, 3, Rows.entries) is None
+
+
+def tail_of(log: Log, count: int) -> list[Entry]:
+    """Return the first entries of a log."""
+    with log.read("earliest", limit=count) as reader:
+        return list(reader)
 
 
 def test_parts_are_the_whole(log: Log) -> None:

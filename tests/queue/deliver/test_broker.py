@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from oncelog import Delivery, Message, Queue
+from oncelog import Consumer, Delivery, Message, Queue, Unavailable
 from oncelog.log.read.reader import Tail
 from oncelog.log.stored.rows import Rows
 from oncelog.queue.deliver.broker import Broker
 from oncelog.queue.rules.delivery import MessageRun
 from oncelog.queue.send.topic import Topic
-from oncelog.queue.state import postgresql, sqlite
+from oncelog.queue.state import postgresql, sqlite, statements
 from tests.queue.conftest import World
 
 TRANSACTIONS = sqlite._StateFile, postgresql._Statements
@@ -58,10 +58,68 @@ def test_a_claim_and_an_ack_take_few_statements(world: World, statements_of: Cou
     held: list[Delivery] = []
     with made(world).consume("g", prefetch=5) as consumer:
         consumer.ack(consumer.receive())
-        claim = statements_of(lambda: held.extend(consumer.receive()))
+        look_and_claim = statements_of(lambda: held.extend(consumer.receive()))
         ack = statements_of(lambda: consumer.ack(held))
-    assert claim == ["SELECT", "SELECT", *wall, "SELECT", "INSERT", "UPDATE", "UPDATE"]
+        claim = statements_of(consumer.receive)
+    assert claim == ["SELECT", "SELECT", *wall, "INSERT", "UPDATE", "UPDATE"]
+    assert look_and_claim == ["SELECT", *claim]
     assert ack == ["SELECT", "SELECT", "DELETE", "UPDATE"]
+
+
+def received(consumer: Consumer, claims: int) -> list[bytes]:
+    """Return the values of so many claims."""
+    return [delivery.value for _ in range(claims) for delivery in consumer.receive()]
+
+
+def test_a_claim_without_a_look_sees_that_another_process_was_there(world: World, statements_of: Counting) -> None:
+    """Whoever was alone counts on it that nobody claimed since: it finds out, stores nothing, and looks again."""
+    queue, other = made(world), world.open().queue("work", state=world.state)
+    with queue.consume("g", prefetch=3) as one, other.consume("g", prefetch=4) as another:
+        assert received(one, 3) == [b"%d" % number for number in range(9)]
+        assert received(another, 1) == [b"9", b"10", b"11", b"12"]
+        found: list[bytes] = []
+        ran = statements_of(lambda: found.extend(received(one, 1)))
+        assert found == [b"13", b"14", b"15"]
+        assert ran.count("INSERT") == 1
+        assert received(one, 2) == [b"%d" % number for number in range(16, 20)]
+
+
+def test_a_claim_without_a_look_passes_over_nothing(world: World) -> None:
+    """A state that went back to an earlier one (a standby that took over) has messages to deliver once more."""
+    with made(world).consume("g", prefetch=3) as consumer:
+        for _ in range(3):
+            consumer.ack(consumer.receive())
+        with consumer._broker._database.writing() as transaction:
+            transaction.all("UPDATE oncelog_cursor SET next = 6")
+        assert received(consumer, 2) == [b"%d" % number for number in range(6, 12)]
+
+
+def test_a_claim_without_a_look_sees_that_the_group_was_paused(world: World) -> None:
+    """Nothing is delivered after a pause, also by a process that would not have looked."""
+    queue, other = made(world), world.open().queue("work", state=world.state)
+    with queue.consume("g", prefetch=3) as one:
+        assert received(one, 3) == [b"%d" % number for number in range(9)]
+        other.pause("g")
+        assert received(one, 2) == []
+        other.resume("g")
+        assert received(one, 1) == [b"9", b"10", b"11"]
+
+
+def test_a_claim_that_was_not_stored_leaves_no_gap(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was read ahead for it is behind the stored cursor: the next claim begins at the cursor."""
+    with made(world).consume("g", prefetch=3) as consumer:
+        assert received(consumer, 3) == [b"%d" % number for number in range(9)]
+        with monkeypatch.context() as patched:
+            patched.setattr(statements, "note", refuse)
+            with pytest.raises(Unavailable, match="no disk"):
+                consumer.receive()
+        assert received(consumer, 4) == [b"%d" % number for number in range(9, 20)]
+
+
+def refuse(*_: object, **__: object) -> None:
+    """Fail as a state that cannot be written does."""
+    message = "no disk"
+    raise Unavailable(message)
 
 
 def test_an_idle_look_is_one_statement(world: World, statements_of: Counting) -> None:

@@ -257,17 +257,37 @@ TestDeliveryMachine = DeliveryMachine.TestCase
 TestOrderedDeliveryMachine = OrderedDeliveryMachine.TestCase
 
 
-@given(st.integers(0, 50), st.integers(1, 30), st.sets(st.integers(0, 90)))
-def test_cut_takes_exactly_what_is_asked(first: int, count: int, positions: set[int]) -> None:
+_ranges = st.builds(range, st.integers(0, 90), st.integers(0, 90), st.integers(1, 3))
+
+
+@given(st.integers(0, 50), st.integers(1, 30), st.sets(st.integers(0, 90)) | _ranges)
+def test_cut_takes_exactly_what_is_asked(first: int, count: int, positions: set[int] | range) -> None:
     """Parts and rest are the whole, without overlap, and neighbours are together."""
     run = MessageRun(0, first, count, Condition.LEASED, 5, 1, 7)
     taken, left = delivery.cut(run, positions)
     in_taken = [position for part in taken for position in part.positions]
     in_left = [position for part in left for position in part.positions]
     assert sorted(in_taken + in_left) == list(run.positions)
-    assert set(in_taken) == set(run.positions) & positions
+    assert set(in_taken) == set(run.positions) & set(positions)
     for parts in (taken, left):
         assert all(before.end < after.first for before, after in pairwise(parts))
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 6), st.booleans()), min_size=1, max_size=5), st.sets(st.integers(0, 40)) | _ranges
+)
+def test_what_a_step_does_not_hold_is_lost(parts: list[tuple[int, bool]], positions: set[int] | range) -> None:
+    """Each position of a step is acknowledged, or told to be lost; no other is touched."""
+    runs, first = [], 3
+    for count, mine in parts:
+        runs.append(MessageRun(0, first, count, Condition.LEASED, 5, 1, 7 if mine else 8))
+        first += count + 1
+    settled = delivery.settle(runs, 7, positions, 1, lambda _: None)
+    held = {position for run in runs if run.token == 7 for position in run.positions}
+    assert settled.lost == sorted(set(positions) - held)
+    assert {position for run in settled.taken for position in run.positions} == held & set(positions)
+    left = {position for run in settled.change.come for position in run.positions}
+    assert left == {position for run in settled.change.gone for position in run.positions} - set(positions)
 
 
 @given(

@@ -62,7 +62,9 @@ def test_nothing_is_delivered_by_a_state_that_was_replaced(queue: Queue, folder:
 
 
 def test_tables_of_before_are_used_as_they_are(folder: Path) -> None:
-    """Tables that were made with a hidden row number keep it: their messages are delivered and acknowledged."""
+    """Tables that were made with a hidden row number keep it, and a file its pages: their messages are delivered and
+    acknowledged.
+    """
     (folder / "queues").mkdir(parents=True)
     with contextlib.closing(sqlite3.connect(folder / "queues" / STATE_FILE)) as before:
         for table in STATE_TABLES:
@@ -76,6 +78,25 @@ def test_tables_of_before_are_used_as_they_are(folder: Path) -> None:
             consumer.ack(others)
             first.nack("no", retry=False)
             assert (queue.lag("g"), queue.dead_letters.list()[0].value) == (0, b"0")
+    assert page_bytes(folder) == 4_096
+
+
+def page_bytes(folder: Path) -> int:
+    """Return how large the pages of a state are."""
+    with contextlib.closing(sqlite3.connect(folder / "queues" / STATE_FILE)) as state:
+        found: int = state.execute("PRAGMA page_size").fetchone()[0]
+    return found
+
+
+def test_a_commit_writes_small_pages(queue: Queue, folder: Path) -> None:
+    """A claim writes five pages to the journal, and an ack four: each is summed up, copied and brought to the disk."""
+    journal = folder / "queues" / f"{STATE_FILE}-wal"
+    with queue.consume("g") as consumer:
+        consumer.ack(consumer.receive())
+        before_bytes = journal.stat().st_size
+        consumer.ack(consumer.receive())
+        assert journal.stat().st_size - before_bytes <= 9 * (24 + 2_048)
+    assert page_bytes(folder) == 2_048
 
 
 def test_the_journal_begins_again_before_it_is_long(queue: Queue, folder: Path) -> None:
@@ -86,7 +107,7 @@ def test_the_journal_begins_again_before_it_is_long(queue: Queue, folder: Path) 
             delivery.nack("again")
             queue.send(b"")
     size_bytes = (folder / "queues" / f"{STATE_FILE}-wal").stat().st_size
-    assert size_bytes < 300 * 4_200
+    assert size_bytes < 300 * 2_100
 
 
 def test_a_state_that_was_put_back_is_used_again(queue: Queue, folder: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
@@ -20,6 +20,8 @@ from oncelog.log.read.scan import BEHIND_ALL, Scan, Start
 from oncelog.log.stored.rows import Rows
 from oncelog.storage.base import LogHome
 from oncelog.types import Entry
+
+T = TypeVar("T")
 
 POLL_S = 1.0
 LOOK_S = 5.0
@@ -235,14 +237,27 @@ class Tail(Fed[Entry]):
         """
         found: list[Entry] = []
         while self._rows and len(found) < limit:
-            rows = self._rows[0]
-            wanted = limit - len(found)
-            found += rows.cut(0, wanted).entries()
-            if wanted < rows.count:
-                self._rows[0] = rows.cut(wanted)
-            else:
-                self._rows.popleft()
+            found += self._next_made(limit - len(found), Rows.entries)
         return found
+
+    def _next_made(self, limit: int, make: Callable[[Rows], T]) -> T:
+        """Return what is made of the next of the rows that were read, at most ``limit``; after an error they stay."""
+        rows = self._rows[0]
+        made = make(rows.cut(0, limit))
+        if limit < rows.count:
+            self._rows[0] = rows.cut(limit)
+        else:
+            self._rows.popleft()
+        return made
+
+    def _take_made(self, limit: int, make: Callable[[Rows], T], pay: Callable[[int], bool] | None) -> T | None:
+        """Return what is made of the next rows that are there now, at most ``limit``; ``None`` if there are none."""
+        self._check_usable()
+        if not self._rows and (pay is None or self._is_worth_a_look(pay)):
+            if self._lease is not None:
+                self._lease.hold(self._scan.position)
+            self._rows += self._look_for_rows()
+        return self._next_made(limit, make) if self._rows else None
 
     def poll(self, timeout_s: float = 0.0) -> Entry | None:
         """Return the next entry, waiting for it up to ``timeout_s``; ``None`` when none came. ``Closed`` once

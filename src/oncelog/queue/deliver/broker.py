@@ -22,7 +22,16 @@ from oncelog.queue.deliver.settler import ConsumerStep, Ended, Settler
 from oncelog.queue.rules import delivery, message
 from oncelog.queue.rules.delivery import Change, Condition, Fresh, Lease, MessageRun, Rules
 from oncelog.queue.rules.settings import QueueSettings
-from oncelog.queue.send.topic import Ahead, Topic, headers_of, neighbours, position_of, total_bytes, within
+from oncelog.queue.send.topic import (
+    Ahead,
+    Topic,
+    have_headers,
+    neighbours,
+    position_at,
+    position_of,
+    total_bytes,
+    within,
+)
 from oncelog.queue.state import statements
 from oncelog.queue.state.database import WAIT_S, StateDatabase, Transaction, locked, patience_s
 from oncelog.queue.state.statements import Outlook
@@ -46,6 +55,17 @@ class Claimed(NamedTuple):
 
     run: MessageRun
     entries: Sequence[Entry]
+
+
+class _Claim(NamedTuple):
+    """What a transaction leased, the messages that were looked at for the first time, by partition, whether some were
+    too late, and how far the group has looked now.
+    """
+
+    leases: list[MessageRun]
+    fresh: dict[int, Sequence[Entry]]
+    late: bool
+    cursors: list[int]
 
 
 def _steps(kind: str, parts: Iterable[tuple[MessageRun, Iterable[int]]]) -> list[ConsumerStep]:
@@ -87,6 +107,10 @@ class Broker(OfOneProcess):
         self._ahead = [Ahead(log) for log in topic.logs]
         self._pace = Pace(clock, topic.partitions)
         self._cursors: list[int] = []
+        self._left_off: list[int] | None = None  # the cursors as the last claim here stored them, if that is known
+        self._expected: list[int] = []  # the cursors that a claim counts on
+        self._has_looked = True  # whether they were looked up for it
+        self._is_alone = False  # whether nobody else claimed since the last claim here, as far as was looked
         self._wall_us = 0
         self._turn = 0
         self.bury: Callable[[], None] = lambda: None
@@ -136,7 +160,10 @@ class Broker(OfOneProcess):
                 if leases or not self._read_ahead(limit, patiently=patiently):
                     break
                 with self._database.writing(wait_s=wait_s) as transaction:
-                    leases, fresh, late = self._claim(transaction, limit, lease_us)
+                    claim = self._claim(transaction, limit, lease_us)
+                if claim is None:
+                    continue
+                leases, fresh, late, self._left_off = claim
                 for partition, ahead in enumerate(self._ahead):
                     ahead.drop(self._cursors[partition])
                 if not (fresh or late):  # nothing made room for others, so looking again shows nothing else
@@ -144,19 +171,27 @@ class Broker(OfOneProcess):
         return leases, fresh
 
     def _read_ahead(self, limit: int, *, patiently: bool) -> bool:
-        """Read what may be claimed; tell whether there is anything to do at all."""
+        """Read what may be claimed; tell whether there is anything to do at all.
+
+        A broker that was alone, and has read more than it claimed, does not look where the group stands: the claim
+        finds out if somebody else was there.
+        """
+        left_off = self._left_off
+        if left_off is not None and self._is_alone and any(ahead.has_more for ahead in self._ahead):
+            self._has_looked = False
+            if self._fill(left_off, limit, patiently=patiently):
+                return True
+        self._has_looked = True
         with self._database.reading() as transaction:
             outlook = self._group.outlook(transaction)
         if outlook.paused:
             return False
-        self._cursors = outlook.cursors
-        found = self._fill(limit, patiently=patiently)
-        if found:
-            self._pace.came()
-        return found or outlook.is_due(self.now_us())
+        self._is_alone = outlook.cursors == left_off
+        return self._fill(outlook.cursors, limit, patiently=patiently) or outlook.is_due(self.now_us())
 
-    def _fill(self, limit: int, *, patiently: bool) -> bool:
+    def _fill(self, cursors: list[int], limit: int, *, patiently: bool) -> bool:
         """Read messages that are new to the group; tell whether there are any."""
+        self._expected, self._cursors = cursors, [*cursors]
         count = max(limit, _LOOKED_AT_MIN)
         enough = count if self.ordered else limit
         bytes_max = limits.QUEUE_CLAIM_BYTES_MAX // self.topic.partitions
@@ -175,17 +210,21 @@ class Broker(OfOneProcess):
                 self._cursors[partition] = ahead.fill(self._cursors[partition], enough, count, room_bytes, pay)
                 held_bytes += ahead.size_bytes
                 found += len(ahead.entries)
+        if found:
+            self._pace.came()
         return found > 0
 
-    def _claim(
-        self, transaction: Transaction, limit: int, lease_us: int
-    ) -> tuple[list[MessageRun], dict[int, Sequence[Entry]], bool]:
-        """Lease messages; return them, those that were looked at for the first time, and whether some were too late."""
+    def _claim(self, transaction: Transaction, limit: int, lease_us: int) -> _Claim | None:
+        """Lease messages. ``None``: the group is paused, or somebody else was there, and it has to be looked again."""
         token, now_us = self._group.begin(transaction)
+        outlook = self._group.outlook(transaction)
+        was_alone = outlook.cursors == self._expected
+        self._is_alone = self._is_alone and was_alone
+        if outlook.paused or not (was_alone or self._has_looked):
+            return None
         self._wall_us = transaction.now_us()
         rules = self._group.rules(now_us)
         lease = Lease(token + 1, now_us + lease_us)
-        outlook = self._group.outlook(transaction)
         expired = self._expire(transaction, outlook, rules)
         leases: list[MessageRun] = []
         late = False
@@ -206,7 +245,9 @@ class Broker(OfOneProcess):
             delivered=sum(run.count for run in leases),
             timed_out=expired,
         )
-        return leases, fresh, late
+        until = {partition: self._cursors[partition] for partition in fresh}
+        left_off = [until.get(partition, cursor) for partition, cursor in enumerate(outlook.cursors)]
+        return _Claim(leases, fresh, late, left_off)
 
     def _expire(self, transaction: Transaction, outlook: Outlook, rules: Rules) -> int:
         """End the leases whose time is over; return how many messages they held."""
@@ -266,8 +307,8 @@ class Broker(OfOneProcess):
 
     def _fresh(self, partition: int, entries: Sequence[Entry], now_us: int) -> list[Fresh]:
         """Return what the machine has to know of messages: of plain neighbours, where they are."""
-        first, end = entries[0].position, entries[-1].position + 1
-        if end - first == len(entries) and not self.ordered and not any(map(headers_of, entries)):
+        first, end = position_at(entries, 0), position_at(entries, -1) + 1
+        if end - first == len(entries) and not self.ordered and not have_headers(entries):
             return [Fresh(partition, first, len(entries))]
         found: list[Fresh] = []
         first = count = 0
@@ -347,7 +388,7 @@ class Broker(OfOneProcess):
                 left_bytes = 0
                 continue
             left_bytes -= size
-            end = entries[-1].position + 1 if entries else run.end
+            end = position_at(entries, -1) + 1 if entries else run.end
             if end < run.end:
                 over.append((run, range(end, run.end)))
             if len(entries) < end - run.first:

@@ -25,6 +25,7 @@ from oncelog.queue.deliver.settling import SettlementRequest
 from oncelog.queue.rules import message
 from oncelog.queue.rules.delivery import MessageRun
 from oncelog.queue.rules.message import Envelope
+from oncelog.queue.send.plain_run import PlainPlace, PlainRun
 from oncelog.queue.state.database import StateBusy
 from oncelog.types import Entry
 
@@ -42,11 +43,17 @@ class Delivery:
         __slots__ = ()
 
     _broker: Broker
-    _entry: Entry
     lease: MessageRun
     """The run of messages that share this delivery's lease."""
     until_us: int
     """When the lease ends, in queue time."""
+    _read: Entry | PlainPlace
+    """The message as it was read; of a plain one, its place alone."""
+
+    @property
+    def _entry(self) -> Entry:
+        read = self._read
+        return read if isinstance(read, Entry) else read.entry(self.position, self.value)
 
     @property
     def _envelope(self) -> Envelope:
@@ -75,7 +82,7 @@ class Delivery:
     @property
     def value(self) -> bytes:
         """What was sent."""
-        return self._entry.value
+        raise NotImplementedError
 
     @property
     def id(self) -> str:
@@ -105,7 +112,7 @@ class Delivery:
     @property
     def position(self) -> int:
         """Where it stands in its partition's log."""
-        return self._entry.position
+        raise NotImplementedError
 
     @property
     def headers(self) -> Mapping[str, bytes]:
@@ -180,9 +187,19 @@ class HeldDelivery(Delivery, msgspec.Struct, eq=False, gc=False):
     """
 
     _broker: Broker
-    _entry: Entry
     lease: MessageRun
     until_us: int
+    position: int
+    value: bytes
+    _read: Entry | PlainPlace
+
+
+def _held(broker: Broker, run: MessageRun, entries: Sequence[Entry]) -> Iterator[HeldDelivery]:
+    """Return deliveries of messages that are leased: of plain ones no entry is made."""
+    lease = repeat(broker), repeat(run), repeat(run.at_us)
+    if isinstance(entries, PlainRun):
+        return map(HeldDelivery, *lease, entries.positions, entries.values, repeat(entries.place))
+    return map(HeldDelivery, *lease, [one.position for one in entries], [one.value for one in entries], entries)
 
 
 def lease_left_s(delivery: Delivery) -> float:
@@ -285,7 +302,7 @@ class Consumer(Fed[Delivery]):
         self._broker.trim(self._broker.settings.trim_s)
         with contextlib.suppress(StateBusy):
             for run, entries in self._broker.claim(count, self._lease_us, left_s, patiently=self._patient):
-                self._held += map(HeldDelivery, repeat(self._broker), entries, repeat(run), repeat(run.at_us))
+                self._held += _held(self._broker, run, entries)
         if self._closed:  # meanwhile, by another thread
             self._give_back()
 

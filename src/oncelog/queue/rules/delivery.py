@@ -107,8 +107,10 @@ def cut(run: MessageRun, positions: Collection[int]) -> tuple[list[MessageRun], 
     >>> [[(part.first, part.count) for part in parts] for parts in cut(run, {5, 6, 8})]
     [[(5, 2), (8, 1)], [(7, 1)]]
     """
-    chosen = positions if isinstance(positions, set | frozenset | range) else set(positions)
-    if not isinstance(chosen, range) and chosen.issuperset(run.positions):
+    if isinstance(positions, range) and positions.step == 1:
+        return _cut_between(run, positions)
+    chosen = positions if isinstance(positions, set | frozenset) else set(positions)
+    if chosen.issuperset(run.positions):
         return [run], []
     taken: list[MessageRun] = []
     left: list[MessageRun] = []
@@ -119,6 +121,14 @@ def cut(run: MessageRun, positions: Collection[int]) -> tuple[list[MessageRun], 
         (taken if inside else left).append(_part(run, start, position))
         start, inside = position, not inside
     return taken, left
+
+
+def _cut_between(run: MessageRun, positions: range) -> tuple[list[MessageRun], list[MessageRun]]:
+    start, end = max(run.first, positions.start), min(run.end, positions.stop)
+    if start >= end:
+        return [], [run]
+    left = [_part(run, *ends) for ends in ((run.first, start), (end, run.end)) if ends[0] < ends[1]]
+    return [_part(run, start, end)], left
 
 
 def first_of(run: MessageRun, count: int) -> MessageRun:
@@ -298,7 +308,7 @@ def settle(
 
     A lease whose time is over is lost, also while nobody else has taken it.
     """
-    wanted = set(positions)
+    wanted = positions if isinstance(positions, range) else set(positions)
     gone: list[MessageRun] = []
     come: list[MessageRun] = []
     taken: list[MessageRun] = []
@@ -311,12 +321,7 @@ def settle(
         gone.append(run)
         come += left
         taken += parts
-        for part in parts:
-            if part.count == len(wanted):
-                wanted = set()
-            else:
-                wanted.difference_update(part.positions)
-            after = become(part)
-            if after is not None:
-                come.append(after)
-    return Settlement(Change(gone, come), taken, sorted(wanted))
+        come += [after for part in parts if (after := become(part)) is not None]
+    has_all = sum(part.count for part in taken) == len(wanted)
+    lost = [] if has_all else sorted(set(wanted).difference(*(part.positions for part in taken)))
+    return Settlement(Change(gone, come), taken, lost)

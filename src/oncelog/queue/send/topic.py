@@ -7,14 +7,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 
 from oncelog.errors import NotFound
+from oncelog.log import inner
 from oncelog.log.log import Log
 from oncelog.log.read.reader import Tail
+from oncelog.queue.send.plain_run import PlainRun, entries_of, joined
 from oncelog.settings import LogSettings
 from oncelog.types import Entry
 
 DEAD_LETTERS = "dlq."
 position_of = attrgetter("position")
-headers_of = attrgetter("headers")
+_headers_of = attrgetter("headers")
 _SKIP_MAX = 10_000
 """So many entries that others have looked at are read through; for more, reading begins again behind them."""
 
@@ -67,15 +69,34 @@ def size_bytes(entry: Entry) -> int:
 
 def total_bytes(entries: Sequence[Entry]) -> int:
     """Return how large messages are together. Most have no headers."""
-    if any(map(headers_of, entries)):
+    if isinstance(entries, PlainRun):
+        return sum(map(len, entries.values))
+    if have_headers(entries):
         return sum(map(size_bytes, entries))
     return sum([len(entry.value) for entry in entries])
 
 
+def have_headers(entries: Sequence[Entry]) -> bool:
+    """Tell whether any of some messages has headers."""
+    return not isinstance(entries, PlainRun) and any(map(_headers_of, entries))
+
+
+def position_at(entries: Sequence[Entry], row: int) -> int:
+    """Return where one of some messages stands."""
+    return entries.positions[row] if isinstance(entries, PlainRun) else entries[row].position
+
+
 def neighbours(entries: Sequence[Entry], first: int, count: int) -> Sequence[Entry] | None:
     """Return those of sorted messages at positions that follow each other; ``None`` if the first is not there."""
-    at = bisect_left(entries, first, key=position_of)
-    return entries[at : at + count] if at < len(entries) and entries[at].position == first else None
+    at = _row_of(entries, first)
+    return entries[at : at + count] if at < len(entries) and position_at(entries, at) == first else None
+
+
+def _row_of(entries: Sequence[Entry], position: int) -> int:
+    """Return how many of sorted messages are before a position."""
+    if isinstance(entries, PlainRun):
+        return min(max(position - entries.position, 0), len(entries))
+    return bisect_left(entries, position, key=position_of)
 
 
 def within(entries: Iterable[Entry], bytes_max: int | None) -> Iterator[Entry]:
@@ -98,15 +119,20 @@ class Ahead:
     """What was read of a partition and not looked at yet. Used by one thread at a time.
 
     ``entries`` are all there are from ``_from`` up to ``_next``, where reading goes on; ``size_bytes`` is their size.
-    The list is replaced and never changed: who has claimed some of them still looks at it.
+    The sequence is replaced and never changed: who has claimed some of them still looks at it.
     """
 
     def __init__(self, log: Log) -> None:
         self._log = log
         self._tail: Tail | None = None
         self._from = self._next = 0
-        self.entries: list[Entry] = []
+        self.entries: Sequence[Entry] = []
         self.size_bytes = 0
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there are entries that need not be read from the log any more."""
+        return bool(self.entries) or (self._tail is not None and inner.has_rows(self._tail))
 
     def fill(
         self, position: int, enough: int, count: int, bytes_max: int, pay: Callable[[int], bool] | None = None
@@ -118,16 +144,19 @@ class Ahead:
         position = self._go(position)
         assert self._tail is not None
         while len(self.entries) < enough and self.size_bytes < bytes_max:
-            wanted = count - len(self.entries)
-            found = self._tail.take(wanted) if pay is None else self._tail.take_patiently(wanted, pay)
-            if not found:
+            found = inner.take_made(self._tail, count - len(self.entries), entries_of, pay)
+            if found is None:
                 break
-            self._next = found[-1].position + 1
-            if found[0].position < position:
-                found = [entry for entry in found if entry.position >= position]
-            self.entries = [*self.entries, *found]
-            self.size_bytes += total_bytes(found)
+            if found:
+                self._add(found, position)
         return position
+
+    def _add(self, found: Sequence[Entry], position: int) -> None:
+        """Keep what was read, from a position on."""
+        self._next = position_at(found, -1) + 1
+        wanted = found[_row_of(found, position) :]
+        self.entries = joined(self.entries, wanted)
+        self.size_bytes += total_bytes(wanted)
 
     def _go(self, position: int) -> int:
         if self._tail is not None and self._from <= position <= self._next + _SKIP_MAX:
@@ -146,8 +175,10 @@ class Ahead:
 
     def drop(self, position: int) -> None:
         """Forget the entries before a position."""
-        self._from = max(self._from, position)
-        count = bisect_left(self.entries, position, key=position_of)
+        if position <= self._from:
+            return
+        self._from = position
+        count = _row_of(self.entries, position)
         if count == len(self.entries):
             self.entries, self.size_bytes = [], 0
         elif count:

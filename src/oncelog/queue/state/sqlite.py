@@ -32,6 +32,11 @@ _WAL_PAGES = 256
 """After so many pages the journal is written from its start again. A commit that makes the file longer takes more time,
 and with SQLite's own 1,000 pages more commits do.
 """
+_STATE_PAGE_BYTES = 2_048
+"""A commit of a claim or an ack writes four or five pages, of which little has changed: small ones take less time. With
+1,024 bytes, claims of many single messages take a third more.
+"""
+_GATE_PAGE_BYTES = 4_096
 _AGAIN_S = 0.01
 _TRIES = 3_000
 _DAMAGED = ("malformed", "not a database", "corrupt")
@@ -40,7 +45,9 @@ _DAMAGED = ("malformed", "not a database", "corrupt")
 class _StateFile:
     """One database file, or one in memory, used by one thread at a time."""
 
-    def __init__(self, path: Path | None, synchronous: str, tables: Sequence[str], clock: Clock) -> None:
+    def __init__(
+        self, path: Path | None, synchronous: str, page_bytes: int, tables: Sequence[str], clock: Clock
+    ) -> None:
         self.name = str(path) if path is not None else "memory"
         self._lock = threading.RLock()
         self._clock = clock
@@ -55,6 +62,7 @@ class _StateFile:
             )
         try:
             with _explained(self.name):
+                self._connection.execute(f"PRAGMA page_size={page_bytes}")  # of a file that is empty
                 self._prepare(synchronous, tables)
                 self._identity = self._found()
         except BaseException:
@@ -171,11 +179,11 @@ class SqliteDatabase(StatePair):
     def __init__(self, folder: Path | None, clock: Clock) -> None:
         """Open both, and make what is missing; ``None`` is memory."""
         super().__init__()
-        self._state = _StateFile(folder and folder / STATE_FILE, "FULL", STATE_TABLES, clock)
+        self._state = _StateFile(folder and folder / STATE_FILE, "FULL", _STATE_PAGE_BYTES, STATE_TABLES, clock)
         try:
             with self._state.writing() as transaction:
                 transaction.all(NEW_GENERATION, clock.token(GENERATION_BYTES).hex())
-            self._gate = _StateFile(folder and folder / "gate.sqlite", "NORMAL", GATE_TABLES, clock)
+            self._gate = _StateFile(folder and folder / "gate.sqlite", "NORMAL", _GATE_PAGE_BYTES, GATE_TABLES, clock)
         except BaseException:
             self._state.close()
             raise
