@@ -63,8 +63,12 @@ class Ending(Handle):
     @property
     def _pending(self) -> int:
         """How many records are not stored yet, nor refused."""
+        return self._committer.locked(self._count_pending) + self._door.waiting
+
+    def _count_pending(self) -> int:
+        """Count what is pending with the lock held: a thread that decides records counts them twice meanwhile."""
         core = self._committer.core
-        return core.next_position - core.stored_position + len(core.submitted) + self._door.waiting
+        return core.next_position - core.stored_position + len(core.submitted)
 
     def close(self, *, timeout_s: float | None = TIMEOUT_S) -> None:
         """Store what is pending, close the segment and let the log go, as ``Writer.close`` says."""
