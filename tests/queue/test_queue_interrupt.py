@@ -80,7 +80,7 @@ def received(consumer: Consumer) -> list[int]:
 
 @pytest.mark.parametrize("work", [receiving, acknowledging, sending])
 def test_no_message_is_lost_by_ctrl_c(tmp_path: Path, work: Work) -> None:
-    """What was read of the log when Ctrl-C came was taken for delivered, and a transaction was left that never ended."""
+    """What was read when Ctrl-C came was taken for delivered, and a transaction was left that never ended."""
     world = World(tmp_path / "db", None)
     last = next(number for number in count(1, STRIDE) if not pressed(world, work, number))
     world.close()
