@@ -78,7 +78,9 @@ class Writer(Submitting):
         self._adopter = Adopter(session, memory)
         self._ingester = Ingester(session, self._adopter)
         self._keeper = Keeper(session, memory, watermark=watermark, follow_policy=weakly(self._follow_policy))
-        self._ending = Ending(session, claim=claim, watch=watch, keeper=self._keeper, door=self._door, standing=self._standing)
+        self._ending = Ending(
+            session, claim=claim, watch=watch, keeper=self._keeper, door=self._door, standing=self._standing
+        )
 
     def _begin_to_admit(self, session: WriterSession) -> None:
         """Make what decides records, and answers them."""
