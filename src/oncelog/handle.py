@@ -298,7 +298,8 @@ def _close_left_open() -> None:
 
 
 def _close_one(handle: Handle, fate: str) -> None:
-    pending = f", with {handle._pending} records pending" if handle._pending else ""  # noqa: SLF001
+    count = handle._pending  # noqa: SLF001
+    pending = f", with {count} records pending" if count else ""
     message = f"the {handle._what} {fate}{pending}: close it, or use it in a with"  # noqa: SLF001
     try:
         with contextlib.suppress(ResourceWarning):

@@ -11,12 +11,14 @@ import warnings
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import oncelog
 from oncelog import LogSettings
 from oncelog.connect import Database
+from oncelog.log.append.core import Core
 from oncelog.storage.memory import MemoryStorage
 from tests.log.watched import LONG_S, WatchedStorage, orders, until
 
@@ -73,6 +75,39 @@ def check_exit(url: str, ending: str) -> None:
 def test_what_was_submitted_is_stored_at_exit(tmp_path: Path, ending: str) -> None:
     """A program that ends without closing its writer lost what it had submitted, without a word."""
     check_exit(tmp_path.as_uri(), ending)
+
+
+def test_records_that_are_being_decided_are_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At exit a warning says how much is pending. A thread that decided records meanwhile had them counted twice."""
+    asked, counts = threading.Event(), list[int]()
+    with oncelog.connect(tmp_path) as db:
+        writer = db.log("orders", LogSettings(commit_interval_s=60), create=True).writer()
+        writer.append(b"first")
+        ending, locked = writer._ending, writer._committer.locked
+
+        def count() -> None:
+            counts.append(ending._pending)
+            asked.set()
+
+        def asking(*given: Any) -> Any:
+            asked.set()
+            return locked(*given)
+
+        counting = threading.Thread(target=count)
+
+        def cut(core: Core, number: int) -> None:
+            if not asked.is_set():
+                monkeypatch.setattr(writer._committer, "locked", asking)
+                counting.start()
+                asked.wait(LONG_S)
+            cut_submitted(core, number)
+
+        cut_submitted = Core.cut_submitted
+        monkeypatch.setattr(Core, "cut_submitted", cut)
+        writer.submit(b"second")
+        until(asked.is_set)
+        counting.join(LONG_S)
+        assert counts == [1]
 
 
 def test_what_was_submitted_to_a_bucket_is_stored_at_exit(bucket_url: str) -> None:

@@ -366,7 +366,7 @@ def test_more_than_a_column_holds_is_decided_in_parts(
             writer.append(b"old", id=f"old-{number}")
         writer._keeper._housekeeper.stop()
         writer._keeper._memory.work()
-        assert writer._recall.view.any == with_runs
+        assert writer._absorber._recall.view.any == with_runs
         given = [bytes([number]) * 90 for number in range(100)]
         futures = [writer.submit(value, id=f"new-{number}") for number, value in enumerate(given)]
         positions = [future.result(LONG_S).position for future in futures]

@@ -33,7 +33,8 @@ class Batcher(Backlog, Generic[T]):
         self._handle = handle
         self._items_max = items_max
         self._bytes_max = bytes_max
-        self._changed = threading.Condition()
+        self._guard = threading.RLock()  # a ``with`` of the condition could leave it taken after Ctrl-C
+        self._changed = threading.Condition(self._guard)
         self._items: list[T] = []
         self.count = 0
         """How much is waiting, or being handled."""
@@ -51,7 +52,7 @@ class Batcher(Backlog, Generic[T]):
 
         ``Unavailable``, not written, when there is no room, or no thread.
         """
-        with self._changed:
+        with self._guard:
             if not self._has_room(count, size_bytes) and not on_loop():
                 self._changed.wait_for(lambda: self._has_room(count, size_bytes), timeout_s)
             if not self._has_room(count, size_bytes):
@@ -80,7 +81,7 @@ class Batcher(Backlog, Generic[T]):
 
     def _work(self) -> None:
         while True:
-            with self._changed:
+            with self._guard:
                 if not self._items:
                     self._changed.wait_for(lambda: bool(self._items), _IDLE_S)
                 if not self._items:
@@ -92,12 +93,12 @@ class Batcher(Backlog, Generic[T]):
             try:
                 self._handle(items)
             finally:
-                with self._changed:
+                with self._guard:
                     self.count -= taken
                     self._bytes -= taken_bytes
                     self._changed.notify_all()
 
     def wait_idle(self, timeout_s: float | None) -> bool:
         """Return whether all that was left here was handled within the time."""
-        with self._changed:
+        with self._guard:
             return self._changed.wait_for(lambda: not self.count, timeout_s)

@@ -17,6 +17,7 @@ from oncelog.concurrency.batcher import Batcher
 from oncelog.errors import Closed, NotFound, OncelogError, Unavailable, WriterFenced
 from oncelog.handle import Handle, weakly
 from oncelog.log.append.session import WriterSession
+from oncelog.log.append.standing import Standing
 from oncelog.log.submitting import Knock
 from oncelog.log.takeover.handover import Watch
 from oncelog.log.takeover.recovery import Held, LeftTable
@@ -29,7 +30,14 @@ class Ending(Handle):
     """Ends one writer. Every method may be called by any thread, and again."""
 
     def __init__(
-        self, session: WriterSession, *, claim: Claim, watch: Watch, keeper: Keeper, door: Batcher[Knock]
+        self,
+        session: WriterSession,
+        *,
+        claim: Claim,
+        watch: Watch,
+        keeper: Keeper,
+        door: Batcher[Knock],
+        standing: Standing,
     ) -> None:
         super().__init__()
         self._what = f"writer of log {session.run.known.manifest.name!r}"
@@ -41,6 +49,7 @@ class Ending(Handle):
         self._committer = committer = session.committer
         self._keeper = keeper
         self._door = door
+        self._standing = standing
         self._uptime = uptime = session.core.uptime
         self._clock = session.clock
         self._lock = threading.Lock()
@@ -63,8 +72,12 @@ class Ending(Handle):
     @property
     def _pending(self) -> int:
         """How many records are not stored yet, nor refused."""
+        return self._committer.locked(self._count_pending) + self._door.waiting
+
+    def _count_pending(self) -> int:
+        """Count what is pending with the lock held: a thread that decides records counts them twice meanwhile."""
         core = self._committer.core
-        return core.next_position - core.stored_position + len(core.submitted) + self._door.waiting
+        return core.next_position - core.stored_position + len(core.submitted)
 
     def close(self, *, timeout_s: float | None = TIMEOUT_S) -> None:
         """Store what is pending, close the segment and let the log go, as ``Writer.close`` says."""
@@ -125,6 +138,7 @@ class Ending(Handle):
         with contextlib.suppress(Unavailable, WriterFenced, NotFound):
             # Everything is durable: if this fails, the next writer closes the segment, or the log was deleted.
             self._run.finish(self._session.uptime_us)
+            self._committer.locked(self._standing.freeze)  # before another can have the table
             self._left = LeftTable.of(self._session.core.seen.window, self._run.known.manifest)
 
     def _deadline(self, timeout_s: float | None) -> int | None:

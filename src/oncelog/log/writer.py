@@ -11,7 +11,6 @@ import pyarrow as pa
 from oncelog import arguments, limits
 from oncelog.concurrency import futures
 from oncelog.dedup.content import content_id
-from oncelog.dedup.window import DedupWindow
 from oncelog.errors import Closed, InvalidArgument, OncelogError, Unsupported, WriterFenced
 from oncelog.format.payload import intake, plain
 from oncelog.format.payload.tables import Tabular
@@ -25,6 +24,7 @@ from oncelog.log.append.answers import Admitted, Answers
 from oncelog.log.append.counters import Counts
 from oncelog.log.append.decider import Decider
 from oncelog.log.append.session import WriterSession
+from oncelog.log.append.standing import Standing
 from oncelog.log.ending import Ending
 from oncelog.log.ingest.adopter import Adopter
 from oncelog.log.ingest.batch_marks import BatchName
@@ -67,10 +67,9 @@ class Writer(Submitting):
         self._settings = session.settings
         self._clock = session.clock
         self._window = core.window
-        self._recall = session.recall
         self._uptime = core.uptime
         self._counters = core.counters
-        self._known_at_first = 0 if core.window is None else core.window.evicted + core.window.count
+        self._standing = Standing(session)
         self._log_id = session.run.known.manifest.log_id
         self._names_content = session.settings.idempotence == "content"
         self._produce(core.sequences, policy)
@@ -80,7 +79,9 @@ class Writer(Submitting):
         self._adopter = Adopter(session, memory)
         self._ingester = Ingester(session, self._adopter)
         self._keeper = Keeper(session, memory, watermark=watermark, follow_policy=weakly(self._follow_policy))
-        self._ending = Ending(session, claim=claim, watch=watch, keeper=self._keeper, door=self._door)
+        self._ending = Ending(
+            session, claim=claim, watch=watch, keeper=self._keeper, door=self._door, standing=self._standing
+        )
 
     def _begin_to_admit(self, session: WriterSession) -> None:
         """Make what decides records, and answers them."""
@@ -375,36 +376,15 @@ class Writer(Submitting):
 
     def _counts(self) -> Counts:
         """Return what was counted. The lock is held."""
-        return msgspec.structs.replace(self._counters.counts(), forgotten=self._forgotten())
-
-    def _forgotten(self) -> int:
-        """Return how many ids that this writer stored its window has forgotten, or is about to: the oldest go first."""
-        window = self._window
-        if window is None:
-            return 0
-        overfull = max(0, window.count - self._settings.window.keys_max)
-        return max(0, window.evicted + overfull - self._known_at_first)
+        return msgspec.structs.replace(self._counters.counts(), forgotten=self._standing.forgotten())
 
     @property
     def window_state(self) -> Mapping[str, int | None]:
         """How full the dedup window is: keys, pending, evicted, bytes (those of the sieve, too), and the age of its
-        oldest key in seconds.
+        oldest key in seconds. Of a writer that is closed: how full it was then.
         """
         self._check_process()
-        return {} if self._window is None else self._committer.locked(self._state_of, self._window)
-
-    def _state_of(self, window: DedupWindow) -> Mapping[str, int | None]:
-        """Return how full a window is. The lock is held."""
-        oldest_us = window.oldest_tick_us
-        uptime_us = self._uptime.at(self._clock.elapsed_us())
-        sieve = self._recall.view.runs.sieve
-        return {
-            "keys": window.count,
-            "pending": window.pending_count,
-            "evicted": window.evicted,
-            "bytes": window.nbytes + (0 if sieve is None else sieve.nbytes),
-            "horizon_s": None if oldest_us is None else (uptime_us - oldest_us) // 1_000_000,
-        }
+        return self._committer.locked(self._standing.state)
 
     @property
     def _window_from(self) -> int | None:

@@ -10,6 +10,7 @@ import pytest
 
 from oncelog import Consumer, Delivery, Message, Queue, Unavailable
 from oncelog.log.read.reader import Tail
+from oncelog.log.read.scan import Scan
 from oncelog.log.stored.rows import Rows
 from oncelog.queue.deliver.broker import Broker
 from oncelog.queue.rules.delivery import MessageRun
@@ -152,12 +153,59 @@ def test_dead_letters_are_looked_for_when_there_may_be_some(world: World, monkey
     assert [letter.value for letter in queue.dead_letters.list()] == [b"2"]
 
 
+def test_a_message_that_was_left_dying_is_buried_by_the_first_claim_that_sees_it(world: World) -> None:
+    """If there is nothing to deliver: the program may end after it, and in an ordered group others wait behind it."""
+    queue = made(world)
+    with queue.consume("g") as consumer:
+        consumer.ack(consumer.receive())
+        left_dying(world)
+        while found := consumer.receive():
+            consumer.ack(found)
+        queue.send(b"last")
+        left_dying(world)
+        assert not consumer.receive()
+    assert queue.stats().groups["g"].dying == 0
+    assert [letter.value for letter in queue.dead_letters.list()] == [b"1", b"last"]
+
+
 def left_dying(world: World) -> None:
     """Have another process die of the end of a message: before it can bring it to the dead letters."""
     other = world.open().queue("work", state=world.state)
     with other.consume("g") as consumer:
         consumer._broker.bury = lambda: None
         consumer.receive()[0].nack("no", retry=False)
+
+
+@pytest.mark.parametrize("hidden", [0, 3])
+def test_a_message_that_is_not_to_be_seen_now_is_not_gone(
+    world: World, monkeypatch: pytest.MonkeyPatch, hidden: int
+) -> None:
+    """A group lets a message go that was truncated away. It did so, too, when only the end of the log was not seen."""
+    queue = made(world)
+    with queue.consume("g", prefetch=3) as consumer:
+        consumer.receive()
+        left = consumer.receive()
+        consumer.nack(left, "again")
+        world.clock.advance(60)
+        with monkeypatch.context() as patch:
+            patch.setattr(Scan, "end", lambda _: hidden)
+            with pytest.raises(Unavailable, match="ends at"):
+                consumer.receive()
+        assert [one.value for one in consumer.receive()] == [one.value for one in left]
+
+
+def test_a_message_that_is_not_to_be_seen_now_is_buried_later(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message left its queue without a dead letter when only the end of the log was not seen."""
+    queue = made(world)
+    with queue.consume("g", prefetch=3) as consumer:
+        held = consumer.receive()
+        with monkeypatch.context() as patch:
+            patch.setattr(Scan, "end", lambda _: 0)
+            consumer.nack(held, "no", retry=False)
+        assert queue.stats().groups["g"].dying == len(held)
+        world.clock.advance(60)
+        consumer.receive()
+    assert [letter.value for letter in queue.dead_letters.list()] == [one.value for one in held]
 
 
 def test_what_was_read_ahead_is_handed_out_whoever_claims_meanwhile(

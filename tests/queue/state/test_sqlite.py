@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import oncelog
-from oncelog import CorruptionError, Database, Message, Queue
+from oncelog import CorruptionError, Database, Message, Queue, Unavailable
 from oncelog.queue.state.database import STATE_TABLES
 from oncelog.queue.state.sqlite import STATE_FILE
 
@@ -120,3 +120,31 @@ def test_a_state_that_was_put_back_is_used_again(queue: Queue, folder: Path) -> 
         (folder / "away").rename(folder / "queues")
         delivery.ack()
         assert queue.lag("g") == 2
+
+
+def test_ctrl_c_behind_the_begin_of_a_transaction_ends_it(folder: Path, queue: Queue) -> None:
+    """A transaction that nobody ends keeps every process of the machine waiting."""
+    state = queue._database._state  # type: ignore[attr-defined]
+    begin = state._begin
+
+    def interrupted(wait_s: float) -> None:
+        begin(wait_s)
+        raise KeyboardInterrupt
+
+    state._begin = interrupted
+    with pytest.raises(KeyboardInterrupt), state.writing():
+        pass
+    state._begin = begin
+    with oncelog.connect(folder) as other, other.queue("work").consume("g") as consumer:
+        assert [one.value for one in consumer.receive(timeout_s=0)] == [b"0"]
+
+
+def test_a_call_inside_a_transaction_leaves_the_transaction_as_it_is(queue: Queue) -> None:
+    """A signal handler that uses the queue gets an error: the transaction that it interrupted is not its own."""
+    state = queue._database._state  # type: ignore[attr-defined]
+    with state.writing() as transaction:
+        transaction.all("UPDATE oncelog_queue SET paused = 1")
+        with pytest.raises(Unavailable, match="within a transaction"), state.writing():
+            pass
+    with state.reading() as transaction:
+        assert transaction.all("SELECT paused FROM oncelog_queue") == [(1,)]

@@ -14,6 +14,7 @@ from oncelog.format.runs import pages as page_format
 from oncelog.format.runs.pages import PAGE_ENTRIES
 from oncelog.format.runs.run import Digest, Run
 from oncelog.format.runs.times import Commits
+from oncelog.log.memory import coverage
 from oncelog.log.memory.building import RunStore, part_bits
 from oncelog.log.memory.objects import OpenPart, RunObjects
 from oncelog.log.memory.times import OpenTimes
@@ -191,6 +192,24 @@ def _commits(objects: RunObjects, runs: Sequence[Run], base: int) -> Iterator[Co
                     yield Commits(positions[cut:], commits.timestamps_us[cut:])
                     before = Commits.none()
     yield before
+
+
+def to_merge(memory: Sequence[Run]) -> list[Run] | None:
+    """Return the neighbours to merge next, if any."""
+    for group in reversed(coverage.neighbours(memory)):
+        chosen = worth_merging(group)
+        if chosen is not None:
+            return group[chosen]
+    if len(memory) < limits.MEMORY_RUNS_MAX * 2 // 3:
+        return None  # with more, the smallest neighbours are merged although they are of different sizes
+    return cheapest_merge(memory)
+
+
+def cheapest_merge(memory: Sequence[Run]) -> list[Run] | None:
+    """Return the smallest neighbours, if there are any."""
+    groups = coverage.neighbours(memory)
+    together = [group[at : at + FACTOR] for group in groups for at in range(len(group) - 1)]
+    return min(together, key=lambda runs: sum(run.ids for run in runs) / len(runs), default=None)
 
 
 def worth_merging(runs: Sequence[Run]) -> slice | None:

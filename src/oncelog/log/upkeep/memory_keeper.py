@@ -29,7 +29,7 @@ from oncelog.log.memory import coverage
 from oncelog.log.memory.building import delete_run, store_run
 from oncelog.log.memory.checking import check_run
 from oncelog.log.memory.coverage import Stretch
-from oncelog.log.memory.merging import FACTOR, merge_runs, worth_merging
+from oncelog.log.memory.merging import FACTOR, cheapest_merge, merge_runs, to_merge
 from oncelog.log.memory.run_set import RunSet
 from oncelog.log.stored import object_keys
 from oncelog.log.stored.adopted_ids import Adopted
@@ -66,6 +66,7 @@ class MemoryKeeper:
         self._damage: dict[str, OncelogError] = {}  # by the keys of runs that could not be merged
         self._sifter = Sifter(recall, session.objects)
         self._merged_until = 0  # the end of what is being merged: a merge inside of that one takes newer runs
+        self._merged_ids = 0  # how many ids these are
         self.ask: Callable[[], None] = lambda: None
         """Has ``work`` called soon, by a thread that does such things."""
         recall.renew = self.renew
@@ -78,11 +79,12 @@ class MemoryKeeper:
         """Have done what the writer before left undone. A long merge waits until this one closes a segment: a writer
         that is closed after each batch would begin it each time, and never end it.
         """
-        merge = to_merge(self._readable(self._run.known.manifest)) or []
+        merge = self._to_merge(self._readable(self._run.known.manifest)) or []
         is_short = 0 < sum(run.ids for run in merge) <= limits.MEMORY_TABLE_IDS_MAX
         if self._table is not None and (is_short or self._worthwhile(self._table)):
             self.ask()
         self.ask_if_due()
+        self._committer.locked(self.note_load)  # else one that stores a single block never waits, and leaves more
 
     def _worthwhile(self, table: Table) -> bool:
         _, found = self._stretches(self._run.known)
@@ -115,11 +117,12 @@ class MemoryKeeper:
         """Put runs behind the sieve that are not, where that pays, and let look-ups use it."""
         if self._committer.is_leaving:
             return
-        self._merged_until = self._recall.view.runs.next_position  # what is merged meanwhile would be read again
+        runs = self._recall.view.runs  # what is merged meanwhile would be read again
+        self._merged_until, self._merged_ids = runs.next_position, runs.ids
         try:
             has_read, damage = self._sifter.read_rest(self._make_way)
         finally:
-            self._merged_until = 0
+            self._merged_until = self._merged_ids = 0
         self._damage |= damage
         if has_read:
             self.show(built=False)
@@ -128,6 +131,13 @@ class MemoryKeeper:
     def is_urgent(self) -> bool:
         """Whether closed segments have ids for a whole run: some more, and appends wait."""
         return self._table is not None and self._closed_ids(self._table) >= limits.MEMORY_RUN_IDS
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether a few runs more, and appends wait. A long merge is not begun then: it would leave no room for those
+        that are built meanwhile.
+        """
+        return self._table is not None and len(self._recall.view.runs.runs) >= limits.MEMORY_RUNS_MAX - FACTOR
 
     def _closed_ids(self, table: Table) -> int:
         """Return how many ids of the table can become runs: not those of the open segment, which appends close."""
@@ -144,6 +154,8 @@ class MemoryKeeper:
                 continue
             while not self._committer.is_leaving and self._merge():
                 continue
+        while self._is_full and not self._committer.is_leaving and self._merge(self._merged_ids // FACTOR):
+            continue
 
     def note_load(self) -> None:
         """Let appends wait while too much waits to be put into runs. The committer's lock is held."""
@@ -406,8 +418,9 @@ class MemoryKeeper:
     # Merging.
 
     def _check_staying(self) -> None:
-        """Raise ``Closed`` when the writer is leaving."""
-        if self._committer.is_leaving:
+        """Raise ``Closed`` when the writer is leaving, unless the next one could not append without this merge."""
+        is_awaited = self._committer.core.behind and self._committer.error is None
+        if self._committer.is_leaving and not is_awaited:
             message = "the writer is being closed: its runs are merged by the next one"
             raise Closed(message)
 
@@ -418,16 +431,27 @@ class MemoryKeeper:
                 return
         self.ask()
 
-    def _merge(self) -> bool:
-        """Merge runs that are worth it; tell whether there were any. Damaged ones do not keep others from it."""
+    def _to_merge(self, runs: Sequence[Run]) -> list[Run] | None:
+        """Return the neighbours to merge next, if any. When appends wait for it, or soon will, that is what is merged
+        soonest: a writer may be closed, or an append be out of time, before the end of a long merge.
+        """
+        return (cheapest_merge(runs) if self._is_full else None) or to_merge(runs)
+
+    def _merge(self, ids_max: int | None = None) -> bool:
+        """Merge runs that are worth it; tell whether there were any. Damaged ones do not keep others from it.
+
+        ``ids_max``: only if that is soon done, compared to the merge that waits for it.
+        """
         known, damaged, until = self._newest(), self._damaged(), self._merged_until
         free = [run for run in self._readable(known.manifest) if run.first_position >= until]
-        inputs = to_merge([run for run in free if run.key not in damaged])
-        if inputs is None:
+        inputs = self._to_merge([run for run in free if run.key not in damaged])
+        ids = 0 if inputs is None else sum(run.ids for run in inputs)
+        if inputs is None or (ids_max is not None and ids > ids_max):
             return False
         manifest = known.manifest
         key = object_keys.new_key(self._clock, manifest.staging_floor_us).removesuffix(".parquet")
-        self._merged_until = inputs[-1].next_position
+        outer_ids = self._merged_ids
+        self._merged_until, self._merged_ids = inputs[-1].next_position, ids
         filled = self._sifter.filling(inputs)
         passing = _let_pass if filled is None else filled.add_some
         try:
@@ -439,7 +463,7 @@ class MemoryKeeper:
                 return True
             raise
         finally:
-            self._merged_until = until
+            self._merged_until, self._merged_ids = until, outer_ids
         self._sifter.add_merged(run, inputs, filled)
         if not self._publish(run, coverage.merged(run, inputs), built=False):
             return False
@@ -498,16 +522,3 @@ def _covered_until(runs: Sequence[Run], first_position: int) -> int:
             break
         position = max(position, run.next_position)
     return position
-
-
-def to_merge(memory: Sequence[Run]) -> list[Run] | None:
-    """Return the neighbours to merge next, if any."""
-    groups = coverage.neighbours(memory)
-    for group in reversed(groups):
-        chosen = worth_merging(group)
-        if chosen is not None:
-            return group[chosen]
-    if len(memory) < limits.MEMORY_RUNS_MAX * 2 // 3:
-        return None  # with more, the smallest neighbours are merged although they are of different sizes
-    together = [group[at : at + FACTOR] for group in groups for at in range(len(group) - 1)]
-    return min(together, key=lambda runs: sum(run.ids for run in runs) / len(runs), default=None)

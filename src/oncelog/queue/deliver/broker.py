@@ -101,7 +101,8 @@ class Broker(OfOneProcess):
         self._group = ConsumerGroup(topic.name, name, queue_id, settings, database, clock)
         self.id, self.ordered, self.generation = self._group.id, self._group.ordered, self._group.generation
         self._settler = Settler(self._group, database, wake=self.wake, bury=lambda: self.bury())  # noqa: PLW0108  it is set later
-        self._changed = threading.Condition()
+        self._guard = threading.RLock()  # a ``with`` of the condition could leave it taken after Ctrl-C
+        self._changed = threading.Condition(self._guard)
         self._rings = 0
         self._claiming = threading.RLock()
         self._ahead = [Ahead(log) for log in topic.logs]
@@ -376,7 +377,7 @@ class Broker(OfOneProcess):
             entries = neighbours(fresh.get(run.partition, ()), run.first, run.count)
             if entries is None:
                 try:
-                    entries = self.topic.read(run.partition, run.first, run.count, left_bytes)
+                    entries = self.topic.read_again(run.partition, run.first, run.count, left_bytes)
                 except CorruptionError as error:
                     if not found:
                         raise _Unreadable(run, error) from error
@@ -438,13 +439,13 @@ class Broker(OfOneProcess):
 
     def wake(self) -> None:
         """Have consumers of this process look again."""
-        with self._changed:
+        with self._guard:
             self._rings += 1
             self._changed.notify_all()
 
     def wait(self, heard: int, timeout_s: float) -> None:
         """Wait until something may have changed; what other processes do is looked for every ``POLL_S``."""
-        with self._changed:
+        with self._guard:
             if self._rings == heard:
                 self._clock.wait(self._changed, min(POLL_S, timeout_s))
 

@@ -303,6 +303,8 @@ class Consumer(Fed[Delivery]):
         with contextlib.suppress(StateBusy):
             for run, entries in self._broker.claim(count, self._lease_us, left_s, patiently=self._patient):
                 self._held += _held(self._broker, run, entries)
+        if self._broker.may_be_dying and not self._held:  # seen just now; nobody waits for what was claimed
+            self._broker.bury()
         if self._closed:  # meanwhile, by another thread
             self._give_back()
 

@@ -102,7 +102,7 @@ class Undertaker:
         left_bytes = limits.QUEUE_CLAIM_BYTES_MAX
         for run in runs:
             part = first_of(run, _BURIED_AT_ONCE - len(records))
-            entries = self._broker.topic.read(part.partition, part.first, part.count, left_bytes)
+            entries = self._broker.topic.read_again(part.partition, part.first, part.count, left_bytes)
             records += [self._letter(run, entry) for entry in entries]
             parts.append(first_of(part, entries[-1].position + 1 - part.first) if entries else part)
             left_bytes -= sum(map(size_bytes, entries))

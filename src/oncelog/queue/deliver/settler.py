@@ -96,9 +96,10 @@ class Settler:
             ended(list(islice(lost, len(steps))))
 
     def _store(self) -> None:
-        with self._asking:
-            taken, self._asked = self._asked, []
+        taken: list[_Asked] = []
         try:
+            with self._asking:
+                taken, self._asked = self._asked, []  # in here: who waits for these must learn of Ctrl-C behind it
             with self._database.writing() as transaction:
                 self._settle_all(transaction, taken)
         except OncelogError as error:

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 
-from oncelog.errors import NotFound
+from oncelog.errors import NotFound, Unavailable
 from oncelog.log import inner
 from oncelog.log.log import Log
 from oncelog.log.read.reader import Tail
@@ -48,6 +48,21 @@ class Topic:
     def ends(self) -> list[int]:
         """Return the position behind the last message of each partition."""
         return [_begin(log, "latest") for log in self.logs]
+
+    def read_again(self, partition: int, first: int, count: int, bytes_max: int | None = None) -> list[Entry]:
+        """Return messages that a group has looked at, those that are still there, as ``read`` does.
+
+        None means that all of them were truncated away, or purged. What is only not to be seen is not gone: if the log
+        ends before these messages, this is ``Unavailable``.
+        """
+        found = self.read(partition, first, count, bytes_max)
+        if not found and (end := self.logs[partition].end_position()) < first + count:
+            message = (
+                f"message {first + count - 1} of {self.name!r}, partition {partition}, was delivered before, and the "
+                f"log ends at {end} now: try again; if it stays so, restore the log"
+            )
+            raise Unavailable(message)
+        return found
 
     def read(self, partition: int, first: int, count: int, bytes_max: int | None = None) -> list[Entry]:
         """Return messages once more, those that are still there; not more than fit into ``bytes_max``."""
@@ -119,7 +134,8 @@ class Ahead:
     """What was read of a partition and not looked at yet. Used by one thread at a time.
 
     ``entries`` are all there are from ``_from`` up to ``_next``, where reading goes on; ``size_bytes`` is their size.
-    The sequence is replaced and never changed: who has claimed some of them still looks at it.
+    The sequence is replaced and never changed: who has claimed some of them still looks at it. That holds while there
+    is a tail: there is none in the midst of a read.
     """
 
     def __init__(self, log: Log) -> None:
@@ -142,13 +158,15 @@ class Ahead:
         call looks, where looks are paid for: see ``Tail``.
         """
         position = self._go(position)
-        assert self._tail is not None
+        tail, self._tail = self._tail, None  # an error, or Ctrl-C, may leave a tail behind what it did not hand over
+        assert tail is not None
         while len(self.entries) < enough and self.size_bytes < bytes_max:
-            found = inner.take_made(self._tail, count - len(self.entries), entries_of, pay)
+            found = inner.take_made(tail, count - len(self.entries), entries_of, pay)
             if found is None:
                 break
             if found:
                 self._add(found, position)
+        self._tail = tail
         return position
 
     def _add(self, found: Sequence[Entry], position: int) -> None:
@@ -159,22 +177,26 @@ class Ahead:
         self.size_bytes += total_bytes(wanted)
 
     def _go(self, position: int) -> int:
+        """Have a tail that goes on behind the entries; where one was left in the midst of a read, begin again."""
         if self._tail is not None and self._from <= position <= self._next + _SKIP_MAX:
             self.drop(position)
             return position
         self.close()
         try:
-            self._tail = self._log.tail(position)
+            tail = self._log.tail(position)
         except NotFound as error:
             if error.first is None or error.first <= position:
                 raise
             position = error.first
-            self._tail = self._log.tail(position)
+            tail = self._log.tail(position)
         self._from = self._next = position
+        self._tail = tail
         return position
 
     def drop(self, position: int) -> None:
         """Forget the entries before a position."""
+        if self._tail is None:  # what is here may have a gap
+            self.entries, self.size_bytes = [], 0
         if position <= self._from:
             return
         self._from = position
@@ -187,7 +209,7 @@ class Ahead:
 
     def close(self) -> None:
         """Stop reading."""
-        if self._tail is not None:
-            self._tail.close()
-        self._tail = None
+        tail, self._tail = self._tail, None
         self.entries, self.size_bytes = [], 0
+        if tail is not None:
+            tail.close()

@@ -30,12 +30,12 @@ _STEP_S = 0.25
 
 
 class _Seat:
-    """A partition's writer, if it is here, and how many use it now."""
+    """A partition's writer, if it is here, who uses it now, and who takes it."""
 
     def __init__(self) -> None:
         self.writer: Writer | None = None
-        self.users = 0
-        self.taking = False
+        self.users: set[object] = set()
+        self.taking: object | None = None
         self.leaving = False
         self.since_us = 0
         self.not_before_us = 0
@@ -52,7 +52,8 @@ class WriterTurns:
         self._logs = logs
         self._database = database
         self._clock = clock
-        self._changed = threading.Condition()
+        self._guard = threading.RLock()  # a ``with`` of the condition could leave it taken after Ctrl-C
+        self._changed = threading.Condition(self._guard)
         self._seats = [_Seat() for _ in logs]
         self._keeper: threading.Thread | None = None
         self._closed = False
@@ -76,30 +77,37 @@ class WriterTurns:
             with inner.lent(self._logs[partition]) as writer:
                 yield writer
             return
-        writer = self._sit(partition, timeout_s)
-        seat = self._seats[partition]
+        user = object()
         try:
-            yield writer
+            yield self._sit(partition, timeout_s, user)
         finally:
-            with self._changed:
-                seat.users -= 1
-                if seat.leaving:  # else nobody waits for it, and the keeper would look after each send
-                    self._changed.notify_all()
+            self._stand_up(self._seats[partition], user)
+
+    def _stand_up(self, seat: _Seat, user: object) -> None:
+        """Note that somebody does not use a writer any more, nor takes it, however far that had come."""
+        with self._guard:
+            seat.users.discard(user)
+            is_awaited = seat.leaving  # else nobody waits for it, and the keeper would look after each send
+            if seat.taking is user:
+                seat.taking = None
+                is_awaited = True
+            if is_awaited:
+                self._changed.notify_all()
 
     def drop(self, partition: int, writer: Writer) -> None:
         """Let go of a writer that is no good any more: another took the log."""
         seat = self._seats[partition]
-        with self._changed:
+        with self._guard:
             if seat.writer is not writer:
                 return
             seat.writer = None
         with contextlib.suppress(OncelogError):
             writer.close(timeout_s=0)
 
-    def _sit(self, partition: int, timeout_s: float) -> Writer:
+    def _sit(self, partition: int, timeout_s: float, user: object) -> Writer:
         seat = self._seats[partition]
         deadline_us = self._clock.elapsed_us() + round(timeout_s * 1e6)
-        with self._changed:
+        with self._guard:
             while seat.taking or seat.leaving:
                 left_s = (deadline_us - self._clock.elapsed_us()) / 1e6
                 if left_s <= 0:
@@ -109,19 +117,14 @@ class WriterTurns:
                 message = f"queue {self._topic!r} is closed"
                 raise Closed(message)
             if seat.writer is not None:
-                seat.users += 1
+                seat.users.add(user)
                 return seat.writer
-            seat.taking = True
-        try:
-            writer = self._taken(partition, deadline_us, timeout_s)
-        except BaseException:
-            with self._changed:
-                seat.taking = False
-                self._changed.notify_all()
-            raise
-        with self._changed:
-            seat.taking, seat.writer, seat.since_us = False, writer, self._clock.elapsed_us()
-            seat.users += 1
+            seat.taking = user
+        writer = self._taken(partition, deadline_us, timeout_s)
+        with self._guard:
+            seat.users.add(user)
+            seat.since_us = self._clock.elapsed_us()
+            seat.taking, seat.writer = None, writer
             self._changed.notify_all()
             self._start_keeper()
         return writer
@@ -178,7 +181,7 @@ class WriterTurns:
         """Let the one who asked go first."""
         until_us = min(self._seats[partition].not_before_us, deadline_us)
         while self._clock.elapsed_us() < until_us and partition in self._wanted():
-            with self._changed:
+            with self._guard:
                 self._clock.wait(self._changed, LOOK_S / 5)
 
     def _busy(self, partition: int, error: LogBusy | None) -> Unavailable:
@@ -199,7 +202,7 @@ class WriterTurns:
     def _keep(self) -> None:
         """Look whether others want what is here, until nothing is."""
         while True:
-            with self._changed:
+            with self._guard:
                 if not self._closed:
                     self._clock.wait(self._changed, LOOK_S)
                 if self._closed or not self.held():
@@ -219,7 +222,7 @@ class WriterTurns:
     def _yield(self, partition: int) -> None:
         """Give a writer up, once its time is over and what was begun is done."""
         seat = self._seats[partition]
-        with self._changed:
+        with self._guard:
             tenure_us = self._clock.elapsed_us() - seat.since_us
             if seat.writer is None or seat.leaving or tenure_us < TENURE_S * 1e6:
                 return
@@ -229,14 +232,14 @@ class WriterTurns:
         try:
             writer.close()
         finally:
-            with self._changed:
+            with self._guard:
                 seat.writer, seat.leaving = None, False
                 seat.not_before_us = self._clock.elapsed_us() + round(TENURE_S * 1e6)
                 self._changed.notify_all()
 
     def close(self) -> None:
         """Let everything go; what is on its way is stored first."""
-        with self._changed:
+        with self._guard:
             self._closed = True
             self._changed.notify_all()
             keeper = self._keeper

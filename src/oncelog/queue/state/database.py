@@ -35,14 +35,20 @@ def patience_s(timeout_s: float) -> float:
 
 @contextlib.contextmanager
 def locked(lock: threading.RLock, wait_s: float) -> Iterator[None]:
-    """Hold a connection's lock; ``StateBusy`` if another thread keeps it."""
-    if not lock.acquire(timeout=wait_s):
-        message = f"another thread has used the queue's state for {wait_s:.1f} s: try again"
-        raise StateBusy(message)
+    """Hold a connection's lock; ``StateBusy`` if another thread keeps it.
+
+    One call in C takes the lock and notes it: Ctrl-C that is heeded between two calls would leave the lock taken.
+    """
+    held: list[bool] = []
     try:
+        held.extend(map(lock.acquire, (True,), (wait_s,)))
+        if not held[0]:
+            message = f"another thread has used the queue's state for {wait_s:.1f} s: try again"
+            raise StateBusy(message)
         yield
     finally:
-        lock.release()
+        if held and held[0]:
+            lock.release()
 
 
 class Transaction(Protocol):

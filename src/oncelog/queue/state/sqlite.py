@@ -97,13 +97,14 @@ class _StateFile:
     @contextlib.contextmanager
     def writing(self, wait_s: float = WAIT_S) -> Iterator[_StateFile]:
         with locked(self._lock, wait_s), _explained(self.name):
-            self._begin(wait_s)
+            is_inner = self._connection.in_transaction  # begun below this call, by a signal handler's victim
             try:
+                self._begin(wait_s)  # in here: Ctrl-C behind it would leave a transaction that all others wait for
                 yield self
                 self._check_there()
                 self._connection.execute("COMMIT")
             except BaseException:
-                if self._connection.in_transaction:
+                if self._connection.in_transaction and not is_inner:
                     self._connection.execute("ROLLBACK")
                 raise
 
