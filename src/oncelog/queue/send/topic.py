@@ -197,10 +197,8 @@ class Ahead:
         """Forget the entries before a position."""
         if self._tail is None:  # what is here may have a gap
             self.entries, self.size_bytes = [], 0
-        if position <= self._from:
-            return
-        self._from = position
-        count = _row_of(self.entries, position)
+        self._from = max(self._from, position)
+        count = _row_of(self.entries, self._from)  # also when Ctrl-C ended the last call before its cut
         if count == len(self.entries):
             self.entries, self.size_bytes = [], 0
         elif count:

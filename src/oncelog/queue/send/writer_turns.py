@@ -81,7 +81,11 @@ class WriterTurns:
         try:
             yield self._sit(partition, timeout_s, user)
         finally:
-            self._stand_up(self._seats[partition], user)
+            try:
+                self._stand_up(self._seats[partition], user)
+            except BaseException:  # Ctrl-C as it began
+                self._stand_up(self._seats[partition], user)
+                raise
 
     def _stand_up(self, seat: _Seat, user: object) -> None:
         """Note that somebody does not use a writer any more, nor takes it, however far that had come."""
