@@ -59,7 +59,7 @@ class Alone:
                 request = core.uptime.ask(now_us)
                 group.busy = True
             run.begin(group)
-            ack = _ack(group)
+            ack = Ack(group.first_position, group.segment, group.first_entry, moment(group.timestamp_us))
             end = run.append(group)
             with self._lock:
                 group.busy = False
