@@ -54,7 +54,7 @@ class Alone:
                     return None
                 met = self._decider.alone(value, name, key, hit, now_us, clock.now_us())
                 if type(met) is not Group:
-                    return met
+                    return met  # type: ignore[return-value] # a ticket
                 group = met
                 request = core.uptime.ask(now_us)
                 group.busy = True
