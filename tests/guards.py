@@ -31,8 +31,8 @@ GUARDS = [
     Guard(
         "acknowledged means durable: a block is synced before it is answered for",
         "storage/local/segment_writer.py",
-        "            self._disk.sync(descriptor)\n            self._publisher.write(slot)\n",
-        "            self._publisher.write(slot)\n",
+        "        self._disk.sync(descriptor)\n        self._publisher.write(slot)\n",
+        "        self._publisher.write(slot)\n",
         "tests/storage/local/test_home_crash.py::test_visible_means_durable",
     ),
     Guard(  # that the file is opened again as well is no guard: a block that is written again is dirty again
@@ -46,8 +46,9 @@ GUARDS = [
     Guard(
         "a block counts as stored only when its sync has succeeded",
         "storage/local/segment_writer.py",
-        "            self._disk.sync(descriptor)\n",
-        "            self._count += 1\n            self._disk.sync(descriptor)\n            self._count -= 1\n",
+        "            self._sync(descriptor, end, entries)\n",
+        "            self._count += 1\n            self._sync(descriptor, end, entries)\n"
+        "            self._count -= 1\n",
         "tests/storage/local/test_home_crash.py::test_a_failed_sync_is_not_believed_the_second_time",
     ),
     Guard(

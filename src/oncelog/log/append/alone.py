@@ -54,12 +54,12 @@ class Alone:
                     return None
                 met = self._decider.alone(value, name, key, hit, now_us, clock.now_us())
                 if type(met) is not Group:
-                    return met
+                    return met  # type: ignore[return-value] # a ticket
                 group = met
                 request = core.uptime.ask(now_us)
                 group.busy = True
             run.begin(group)
-            ack = _ack(group)
+            ack = Ack(group.first_position, group.segment, group.first_entry, moment(group.timestamp_us))
             end = run.append(group)
             with self._lock:
                 group.busy = False

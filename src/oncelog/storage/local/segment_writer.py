@@ -126,14 +126,7 @@ class LocalSegmentWriter:
         try:
             if not is_begun:
                 self._write(descriptor, block, end)
-            # What can be done before the sync is done while the device works.
-            if self._disk.identity(self._path) != self._identity:
-                raise self._gone()  # noqa: TRY301
-            slot = self._publisher.slot(self._segment, end, entries)
-            if end >= AHEAD_BYTES_MIN:
-                self._filler.fill_ahead(end)
-            self._disk.sync(descriptor)
-            self._publisher.write(slot)
+            self._sync(descriptor, end, entries)
         except BaseException:
             close_quietly(self._disk, descriptor)
             raise
@@ -149,6 +142,18 @@ class LocalSegmentWriter:
         self._disk.write(descriptor, block, self._end)
         if end - self._end <= _EARLY_BYTES_MAX:
             self._disk.begin_sync(descriptor, self._end, end - self._end)
+
+    def _sync(self, descriptor: int, end: int, entries: int) -> None:
+        """Make what was written durable, then visible. What can be done before the sync is done while the device
+        works.
+        """
+        if self._disk.identity(self._path) != self._identity:
+            raise self._gone()
+        slot = self._publisher.slot(self._segment, end, entries)
+        if end >= AHEAD_BYTES_MIN:
+            self._filler.fill_ahead(end)
+        self._disk.sync(descriptor)
+        self._publisher.write(slot)
 
     def _gone(self) -> CorruptionError:
         """Return what to say when the name leads elsewhere: what is written to an unlinked file is lost with it."""
