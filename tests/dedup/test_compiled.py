@@ -178,11 +178,17 @@ def test_a_plain_batch_takes_one_walk(chosen: Chosen) -> None:
     chosen.by("numba")
     window = DedupWindow(10**15, 10_000)
     keys = np.random.default_rng(3).integers(0, 2**64, (40_000, 2), np.uint64)
-    for position in range(0, 40_000, 1000):
+    window.add(keys[:11_000], np.arange(11_000), keys[:11_000, 0].copy())
+    for position in range(11_000, 40_000, 1000):
+        window.commit(position, 1, 1)
+        window.evict(1)
         some = keys[position : position + 1000]
         assert window.enter(some, position, some[:, 0].copy())
-        window.commit(position + 1000, 1, 1)
-        window.evict(1)
+    full = window.nbytes
+    assert not window.enter(keys[-5000:], 40_000, keys[-5000:, 0].copy())
+    assert window.nbytes == full, "what is all known needs no room"
+    window.commit(40_000, 1, 1)
+    window.evict(1)
     assert window.positions(window.find(keys[-10_000:])).tolist() == list(range(30_000, 40_000))
     assert (window.find(keys[:30_000]) == -1).all()
     chosen.by("numpy")

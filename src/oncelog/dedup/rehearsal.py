@@ -35,7 +35,9 @@ def rehearse() -> None:
     table = Table()
     table.add(keys, positions, fingerprints)
     table.find(keys)
-    Table().enter(keys, 0, fingerprints)
+    table.commit(_ROWS, 0, 0)
+    table.drop_before(_ROWS)
+    table.enter(keys, _ROWS, fingerprints)
     _rehearse_runs(keys, fingerprints)
 
 

@@ -187,14 +187,14 @@ class DedupWindow:
     def enter(self, keys: Keys, first_position: int, fingerprints: NDArray[np.uint64]) -> bool:
         """Insert keys as pending, each a batch of its own, at positions from the first on, if all are new.
 
-        ``False``, and nothing is changed: one is known or repeats, or what does it in one walk is not at hand.
+        ``False``, and nothing is changed: one is known or repeats, or what does it in one walk is not at hand, or there
+        is no room yet, which would be made in vain if all are known.
         """
         keys = _as_keys(keys)
-        count = len(keys)
-        if kernels_at_hand(count) is None or self._slots.spill:
+        ring, head, count = self._ring, self._head, len(keys)
+        has_room = head - self._tail + count <= ring.capacity and head + count <= self._slots.end
+        if not has_room or kernels_at_hand(count) is None:
             return False
-        self._reserve(count)
-        ring, head = self._ring, self._head
         ring.write(ring.keys, head, keys)
         if not self._slots.enter(keys, head, self._tail):
             return False

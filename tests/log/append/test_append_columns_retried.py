@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 import pytest
 
@@ -40,7 +42,7 @@ def test_columns_are_answered_alike_whoever_decides(*, unbounded: bool) -> None:
     window = Window() if unbounded else Window(max_keys=100_000)
     settings = LogSettings(window=window, on_conflict="original", segment_bytes=65536, seal="off")
 
-    def rows(ids: list[str | None], mark: str = "") -> pa.Table:
+    def rows(ids: Sequence[str | None], mark: str = "") -> pa.Table:
         return pa.table({"id": pa.array(ids, pa.string()), "value": [f"{id}{mark}" for id in ids]})
 
     names = [f"id-{number}" for number in range(3000)]
