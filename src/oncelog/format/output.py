@@ -114,10 +114,10 @@ def _advise(memory: mmap.mmap, advice: str) -> None:
 
 def piece() -> NDArray[np.uint8]:
     """Return ``PIECE_BYTES`` of memory. Whatever was in it before may be there yet."""
-    return np.asarray(_Piece())
+    return np.asarray(_LentPiece())
 
 
-class _Piece:
+class _LentPiece:
     """Memory that arrays refer to; when no array does any more, it is kept for the next one who asks."""
 
     def __init__(self) -> None:
