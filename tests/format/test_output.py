@@ -94,7 +94,7 @@ def test_a_piece_is_used_again_when_nobody_looks_at_it() -> None:
     """Not before: a look may be an array of another shape, or bytes that are being stored."""
     first = piece()
     first[:] = 1
-    address, looks = first.ctypes.data, [first.view("<u8").reshape(-1, 8)[3:], memoryview(first)[5:7]]
+    address, looks = first.ctypes.data, [first.view("<u8").reshape(-1, 8)[3:], first.data[5:7]]
     del first
     while looks:
         assert all(np.asarray(look).min() > 0 for look in looks)

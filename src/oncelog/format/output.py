@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+_IS_LINUX: bool = sys.platform == "linux"
 FIRST_BYTES = 1 << 21
 SPARE_BYTES_MAX = 128 << 20
 _spare: deque[mmap.mmap] = deque(maxlen=2)
@@ -26,7 +27,7 @@ _spare_pieces: deque[mmap.mmap] = deque(maxlen=SPARE_BYTES_MAX // PIECE_BYTES)
 
 def output() -> Output | pa.BufferOutputStream:
     """Return what a Parquet writer can write into, and ``getvalue`` then tells."""
-    return Output() if sys.platform == "linux" else pa.BufferOutputStream()
+    return Output() if _IS_LINUX else pa.BufferOutputStream()
 
 
 def bounded_output(bytes_max: int) -> tuple[Any, Callable[[], pa.Buffer]]:
@@ -35,7 +36,7 @@ def bounded_output(bytes_max: int) -> tuple[Any, Callable[[], pa.Buffer]]:
     The writer needs the interpreter for none of its writes, so it does not wait for other threads. More bytes than
     that are an ``OSError`` of the writer.
     """
-    if sys.platform == "linux":
+    if _IS_LINUX:
         memory = _take(1 << (bytes_max - 1).bit_length())  # files that differ a little can use the same memory
         sink = pa.FixedSizeBufferWriter(pa.py_buffer(memoryview(memory)[:bytes_max]))
         return sink, lambda: _lend(memory, sink.tell())
@@ -113,10 +114,10 @@ def _advise(memory: mmap.mmap, advice: str) -> None:
 
 def piece() -> NDArray[np.uint8]:
     """Return ``PIECE_BYTES`` of memory. Whatever was in it before may be there yet."""
-    return np.asarray(_Piece())
+    return np.asarray(_LentPiece())
 
 
-class _Piece:
+class _LentPiece:
     """Memory that arrays refer to; when no array does any more, it is kept for the next one who asks."""
 
     def __init__(self) -> None:

@@ -68,7 +68,7 @@ def seal_worthwhile(
 ) -> Iterator[Sealing]:
     """Seal the closed segments that are enough for a file of some size; yield what was done after each file."""
     file_bytes = max(segment_bytes, _BYTES_MIN)
-    return _seal(home, manifests, clock, known, _Target(file_bytes, file_bytes, _BYTES_MIN // 2, file_bytes // 2))
+    return _seal(home, manifests, clock, known, _FileTarget(file_bytes, file_bytes, _BYTES_MIN // 2, file_bytes // 2))
 
 
 def seal_all(
@@ -77,7 +77,7 @@ def seal_all(
     """Seal every closed segment, and sweep; return what was done in all. ``progress`` is called after each file."""
     total = Sealing()
     file_bytes = known.manifest.settings.segment_bytes
-    for part in _seal(home, manifests, clock, known, _Target(file_bytes, file_bytes * _RAW_FACTOR)):
+    for part in _seal(home, manifests, clock, known, _FileTarget(file_bytes, file_bytes * _RAW_FACTOR)):
         total = Sealing(**{name: getattr(total, name) + getattr(part, name) for name in Sealing.__struct_fields__})
         if progress is not None:
             progress(part)
@@ -85,7 +85,7 @@ def seal_all(
     return total
 
 
-def _seal(home: LogHome, manifests: Manifests, clock: Clock, known: Known, target: _Target) -> Iterator[Sealing]:
+def _seal(home: LogHome, manifests: Manifests, clock: Clock, known: Known, target: _FileTarget) -> Iterator[Sealing]:
     """Seal every closed segment, small neighbours together in files as ``target`` wants them; yield after each file.
 
     Neighbours whose files are small are put together again. What is too little for a file is left for later, and so
@@ -110,7 +110,7 @@ def _seal(home: LogHome, manifests: Manifests, clock: Clock, known: Known, targe
     collect(home, manifests)
 
 
-def _is_enough(home: LogHome, group: Sequence[Segment], target: _Target, bytes_min: int) -> bool:
+def _is_enough(home: LogHome, group: Sequence[Segment], target: _FileTarget, bytes_min: int) -> bool:
     """Tell whether neighbours are worth a file. The largest file among them is written again, so that what comes to it
     must have ``bytes_min``, or half its size, or be many pieces: ten rows are no reason to write a million. Many pieces
     do not wait for more.
@@ -127,7 +127,7 @@ def _is_at_risk(home: LogHome, group: Sequence[Segment]) -> bool:
     return home.seals_early and any(one.file is None and home.at_risk(one.number, one.end) for one in group)
 
 
-class _Target(NamedTuple):
+class _FileTarget(NamedTuple):
     """How large files are to be: what they come to at most, as they are stored and not compressed, and what is worth a
     file, not compressed. The last neighbours wait for ``wait_bytes``, because more will come to them.
     """
@@ -145,7 +145,7 @@ class _Weight(NamedTuple):
     raw_bytes: int = 0
     records: int = 0
 
-    def fits(self, target: _Target) -> bool:
+    def fits(self, target: _FileTarget) -> bool:
         """Tell whether so much may be one file: records that compress well must not make one that is merged again and
         again, with all of it in memory.
         """
@@ -155,7 +155,7 @@ class _Weight(NamedTuple):
             and self.records <= _FILE_RECORDS_MAX
         )
 
-    def is_large(self, target: _Target) -> bool:
+    def is_large(self, target: _FileTarget) -> bool:
         """Tell whether it is large enough for a file of its own: another like it would not fit into the file."""
         return not self.plus(self).plus(_Weight(-1, -1, 0)).fits(target)
 
@@ -164,7 +164,7 @@ class _Weight(NamedTuple):
         return _Weight(*(mine + its for mine, its in zip(self, other, strict=True)))
 
 
-def _weight(home: LogHome, unit: Sequence[Segment], target: _Target) -> _Weight:
+def _weight(home: LogHome, unit: Sequence[Segment], target: _FileTarget) -> _Weight:
     stored, records = size(unit), sum(segment.entries for segment in unit)
     file = unit[0].file
     at_least = _Weight(stored, stored, records)
@@ -192,7 +192,7 @@ def _note_raw_size(key: str, raw_bytes: int) -> None:
 
 
 def _groups(
-    home: LogHome, manifests: Manifests, manifest: Manifest, target: _Target
+    home: LogHome, manifests: Manifests, manifest: Manifest, target: _FileTarget
 ) -> Iterator[tuple[list[Segment], int]]:
     """Yield runs of neighbours that may become a file, each with what it must have to be worth that: unsealed ones, and
     sealed ones whose files are small. A small file is not written again for what is large by itself.
