@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -24,8 +23,6 @@ ROUNDS = 10_000 if os.environ.get("ONCELOG_SOAK") == "1" else 500
 ROWS = 10
 LONG_IDS = 100
 """A merge of more ids takes longer than an append waits."""
-
-Check = Callable[[], None]
 
 
 @pytest.fixture(autouse=True)
@@ -70,11 +67,11 @@ def test_short_commits_go_on_where_a_long_merge_is_never_done_in_time(monkeypatc
     log, merge_runs, rounds = in_memory().log(SETTINGS), memory_keeper.merge_runs, 150
     monkeypatch.setattr(limits, "MEMORY_RUNS_MAX", 8)
 
-    def slow(objects: Any, log_id: str, key: str, runs: list[Run], first: int, check: Check, passing: Any) -> Run:
+    def slow(objects: Any, log_id: str, key: str, runs: list[Run], first: int, *given: Any) -> Run:
         until_us = SYSTEM.elapsed_us() + 200_000 * (sum(run.ids for run in runs) > LONG_IDS)
         while SYSTEM.elapsed_us() < until_us:
-            check()
-        return merge_runs(objects, log_id, key, runs, first, check, passing)
+            given[0]()
+        return merge_runs(objects, log_id, key, runs, first, *given)
 
     monkeypatch.setattr(memory_keeper, "merge_runs", slow)
     for number in range(rounds):
