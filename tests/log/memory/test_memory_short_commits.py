@@ -13,6 +13,7 @@ from oncelog.errors import Unavailable
 from oncelog.format.runs.run import Run
 from oncelog.log.log import Log
 from oncelog.log.memory import merging
+from oncelog.log.memory.merging import merge_runs
 from oncelog.log.upkeep import memory_keeper
 from oncelog.types import Ack, Record
 from tests.log.memory.orders import SETTINGS
@@ -64,7 +65,7 @@ def test_short_commits_never_leave_too_many_runs() -> None:
 
 def test_short_commits_go_on_where_a_long_merge_is_never_done_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each writer began the same long merge, and none ended it: once there were too many runs, nobody could append."""
-    log, merge_runs, rounds = in_memory().log(SETTINGS), memory_keeper.merge_runs, 150
+    log, rounds = in_memory().log(SETTINGS), 150
     monkeypatch.setattr(limits, "MEMORY_RUNS_MAX", 8)
 
     def slow(objects: Any, log_id: str, key: str, runs: list[Run], first: int, *given: Any) -> Run:
