@@ -537,6 +537,27 @@ GUARDS = [
         "    return partly(first) if False and not isinstance",
         "tests/client/test_writer.py::test_not_written_is_said_only_if_it_is_true_of_every_frame",
     ),
+    Guard(
+        "a forked child builds its runs in memory of its own",
+        "format/output.py",
+        "flags=mmap.MAP_PRIVATE)",
+        "flags=mmap.MAP_SHARED)",
+        "tests/format/test_output.py::test_a_forked_child_does_not_write_into_a_piece_of_its_parent",
+    ),
+    Guard(
+        "ids are not hashed where bytes stand the other way round",
+        "dedup/identity.py",
+        'if sys.byteorder != "little":',
+        "if False:",
+        "tests/dedup/test_identity.py::test_other_byte_orders_are_refused",
+    ),
+    Guard(
+        "a request that Ctrl-C cut off stops the log's time no longer than until all is stored",
+        "log/append/core.py",
+        "            self.uptime.forget_asked(now_us)\n",
+        "            pass\n",
+        "tests/log/append/test_uptime_away.py::test_ctrl_c_as_storage_is_asked_does_not_stop_the_time",
+    ),
 ]
 
 

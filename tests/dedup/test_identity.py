@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from oncelog.dedup.content import content_id, content_ids
 from oncelog.dedup.fingerprint import LINEAGE
 from oncelog.dedup.identity import Hasher
-from oncelog.errors import InvalidArgument
+from oncelog.errors import InvalidArgument, Unsupported
 from oncelog.types import Record
 
 HASHER = Hasher(bytes(range(32)))
@@ -297,3 +298,10 @@ def test_hashing_many_sizes_one_by_one_keeps_little() -> None:
             hasher.both(bytes(size), bytes(value_bytes))
     kept = hasher._short.values()
     assert 0 < len(kept) <= 256
+
+
+def test_other_byte_orders_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There one record and many would get different identities, and an id could be stored twice."""
+    monkeypatch.setattr(sys, "byteorder", "big")
+    with pytest.raises(Unsupported, match="little-endian"):
+        Hasher(bytes(32))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 import sys
 
 import numpy as np
@@ -105,6 +106,18 @@ def test_a_piece_is_used_again_when_nobody_looks_at_it() -> None:
     pieces = [piece() for _ in range(3)]
     assert address in [each.ctypes.data for each in pieces]
     assert all(len(each) == PIECE_BYTES for each in pieces)
+
+
+def test_a_forked_child_does_not_write_into_a_piece_of_its_parent() -> None:
+    """Both have the same spare pieces, and go on to build runs in them: of one piece they would make one of both."""
+    held = piece()
+    held[:] = 1
+    child = os.fork()
+    if child == 0:
+        held[:] = 2
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert set(held.tobytes()) == {1}
 
 
 @pytest.mark.parametrize("rows", [0, 1, 300_000])

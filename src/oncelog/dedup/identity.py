@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,7 @@ from oncelog.dedup.content import content_id, content_ids
 from oncelog.dedup.fingerprint import FINGERPRINT_FAMILY, Fingerprints
 from oncelog.dedup.kernels import kernels
 from oncelog.dedup.linear import Family, Multilinear
-from oncelog.errors import InvalidArgument
+from oncelog.errors import InvalidArgument, Unsupported
 from oncelog.types import Record
 
 __all__ = ["SECRET_BYTES", "Hasher", "Pairs", "content_id", "content_ids"]
@@ -112,8 +113,12 @@ class Hasher:
     def __init__(self, secret: bytes, *, by_stream: bool = False) -> None:
         """Take the log's secret, 32 random bytes. Raises ``InvalidArgument`` for any other length.
 
-        ``by_stream``: whether an id is one of its stream, not of the whole log.
+        ``by_stream``: whether an id is one of its stream, not of the whole log. ``Unsupported`` where the lowest byte
+        of a number is not its first: limbs and tags are views of the same memory.
         """
+        if sys.byteorder != "little":
+            message = "this processor is not little-endian: Oncelog would not recognise ids there"
+            raise Unsupported(message)
         if len(secret) != SECRET_BYTES:
             message = f"a log's secret has {SECRET_BYTES} bytes, this one {len(secret)}"
             raise InvalidArgument(message)

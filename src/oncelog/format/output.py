@@ -104,7 +104,14 @@ def _take(size_bytes: int = FIRST_BYTES) -> mmap.mmap:
         memory = _spare.pop()
         if len(memory) >= size_bytes:
             return memory
-    return mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return _new(size_bytes)
+
+
+def _new(size_bytes: int) -> mmap.mmap:
+    """Return memory of this process alone. Python's own choice is shared with the children of a fork: parent and child
+    would put their files together in the same bytes, and no advice to free them would be heeded.
+    """
+    return mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE)
 
 
 def _advise(memory: mmap.mmap, advice: str) -> None:
@@ -124,7 +131,7 @@ class _LentPiece:
         try:
             self._memory = _spare_pieces.pop()
         except IndexError:
-            self._memory = mmap.mmap(-1, PIECE_BYTES)
+            self._memory = _new(PIECE_BYTES)
         self.__array_interface__ = {
             "version": 3,
             "typestr": "|u1",

@@ -12,6 +12,7 @@ from obstore.store import MemoryStore
 
 from oncelog.connect import Database
 from oncelog.errors import Unavailable
+from oncelog.log.append.uptime import Uptime
 from oncelog.log.log import Log
 from oncelog.log.takeover import handover
 from oncelog.log.writer import Writer
@@ -109,6 +110,31 @@ def test_a_writer_that_lives_forgets_when_the_window_is_over(place: Callable[[Si
     live(clock, writer, WINDOW_S)
     assert not writer.append(b"paid", id="order-42").duplicate
     check_once(log, b"paid", b"paid")
+    writer.close()
+
+
+def test_ctrl_c_as_storage_is_asked_does_not_stop_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody reports what came of such a request. Once all is stored it counts no more, and ids age as before."""
+    clock = SimulatedClock()
+    log = in_memory(clock).log("orders", SETTINGS, create=True)
+    writer = log.writer()
+    writer.append(b"first", id="order-41")
+    ask = Uptime.ask
+
+    def ask_in_vain(self: Uptime, elapsed_us: int) -> int:
+        ask(self, elapsed_us)
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Uptime, "ask", ask_in_vain)
+    with pytest.raises(KeyboardInterrupt):
+        writer.append(b"paid", id="order-42")
+    before_us = writer._uptime.at(clock.elapsed_us())
+    clock.advance(1)
+    assert writer.append(b"paid", id="order-42").duplicate
+    clock.advance(WINDOW_S)
+    assert writer._uptime.at(clock.elapsed_us()) >= before_us + WINDOW_S * 1_000_000
+    assert not writer.append(b"paid", id="order-42").duplicate
     writer.close()
 
 

@@ -305,6 +305,8 @@ class Core:
         group.state = "landed"
         while self.offered and self.offered[0].state == "landed":
             self._settle(self.offered[0], now_us)
+        if self.uptime.asked_us and not (self.offered or self.preparing):
+            self.uptime.forget_asked(now_us)
         self.error = None
 
     def _settle(self, group: Group, now_us: int) -> None:

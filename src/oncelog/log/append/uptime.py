@@ -31,7 +31,7 @@ class Uptime:
         lived_us = self._lived_us(clock.elapsed_us())
         self._offset_us = start_us - lived_us
         self._stopped_us: int | None = None
-        self._asked_us: dict[int, tuple[int, int]] = {}  # unanswered requests, oldest first: elapsed, lived
+        self.asked_us: dict[int, tuple[int, int]] = {}  # unanswered requests, oldest first: elapsed, lived
         self._sign_us = lived_us if looks else None  # when storage answered last
         self._requests = 0
         self._stamped_us = start_us
@@ -53,8 +53,8 @@ class Uptime:
         if elapsed_us - beat_us > CREDIT_US:
             elapsed_us = beat_us + CREDIT_US
         lived_us = elapsed_us - paused_us
-        if self._asked_us:
-            lived_us = min(lived_us, next(iter(self._asked_us.values()))[1] + PATIENCE_US)
+        if self.asked_us:
+            lived_us = min(lived_us, next(iter(self.asked_us.values()))[1] + PATIENCE_US)
         if self._sign_us is not None and lived_us > self._sign_us + CREDIT_US:
             lived_us = self._sign_us + CREDIT_US
         return lived_us + self._offset_us
@@ -74,7 +74,7 @@ class Uptime:
         self._requests += 1
         beat_us, paused_us = self._clock.pulse  # as ``_lived_us`` has it: every append calls this
         lived_us = (elapsed_us if elapsed_us - beat_us <= CREDIT_US else beat_us + CREDIT_US) - paused_us
-        self._asked_us[self._requests] = elapsed_us, lived_us
+        self.asked_us[self._requests] = elapsed_us, lived_us
         return self._requests
 
     def failed(self, request: int, elapsed_us: int) -> None:
@@ -83,13 +83,13 @@ class Uptime:
         Where a block was begun since, while others were in flight, from the moment of that.
         """
         standing_us = self.at(elapsed_us)
-        _, asked_us = self._asked_us.pop(request, (elapsed_us, self._lived_us(elapsed_us)))
+        _, asked_us = self.asked_us.pop(request, (elapsed_us, self._lived_us(elapsed_us)))
         if self._stopped_us is None:
             self._stopped_us = max(min(asked_us + self._offset_us, standing_us), self._stamped_us)
 
     def answered(self, request: int, elapsed_us: int, *, stored: bool = True) -> None:
         """Continue from where it stood: storage has answered. If it has ``stored`` nothing, an outage continues too."""
-        asked = self._asked_us
+        asked = self.asked_us
         if len(asked) == 1 and self._stopped_us is None and elapsed_us - asked[request][0] <= PATIENCE_US:
             beat_us, paused_us = self._clock.pulse  # as ``_lived_us`` has it
             lived_us = (elapsed_us if elapsed_us - beat_us <= CREDIT_US else beat_us + CREDIT_US) - paused_us
@@ -99,9 +99,15 @@ class Uptime:
                 del asked[request]
                 return  # nothing stood still
         standing_us = self.at(elapsed_us)
-        del self._asked_us[request]
+        del self.asked_us[request]
         if stored:
             self._stopped_us = None
+        self._resume(elapsed_us, standing_us)
+
+    def forget_asked(self, elapsed_us: int) -> None:
+        """Wait for no request any more: nothing is on its way, so those that asked were cut off and never report."""
+        standing_us = self.at(elapsed_us)
+        self.asked_us.clear()
         self._resume(elapsed_us, standing_us)
 
     def seen(self, elapsed_us: int) -> None:
@@ -117,5 +123,5 @@ class Uptime:
             return
         # Requests that still hang keep hanging: no time from here on counts before they are answered too.
         since_us = lived_us - PATIENCE_US
-        self._asked_us = {other: (at, max(asked, since_us)) for other, (at, asked) in self._asked_us.items()}
+        self.asked_us = {other: (at, max(asked, since_us)) for other, (at, asked) in self.asked_us.items()}
         self._offset_us = standing_us - lived_us
