@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from oncelog import Consumer, Delivery, Message, Queue, Unavailable
+from oncelog import Consumer, Delivery, LogSettings, Message, Queue, QueueSettings, Unavailable, Window
 from oncelog.log.read.reader import Tail
 from oncelog.log.read.scan import Scan
 from oncelog.log.stored.rows import Rows
@@ -232,6 +232,22 @@ def test_a_message_that_is_not_to_be_seen_now_is_buried_later(world: World, monk
         world.clock.advance(60)
         consumer.receive()
     assert [letter.value for letter in queue.dead_letters.list()] == [one.value for one in held]
+
+
+def test_what_another_process_settled_and_trimmed_need_not_be_read(world: World) -> None:
+    """A consumer that had read up to there got an error: its tail could not go on where nothing is any more."""
+    small = LogSettings(window=Window(max_keys=1), segment_bytes=64 * 1024, block_records=10)
+    queue = world.open().queue("work", QueueSettings(log=small), create=True, state=world.state)
+    other = world.open().queue("work", state=world.state)
+    queue.send(b"first")
+    with queue.consume("g", prefetch=100) as one, other.consume("g", prefetch=100) as another:
+        one.ack(one.receive())
+        queue.send_many([Message(bytes(5_000)) for _ in range(100)])
+        another.ack(another.receive())
+        assert queue.trim()[0] > 1
+        assert one.receive() == []
+        queue.send(b"next")
+        assert received(one, 1) == [b"next"]
 
 
 def test_what_was_read_ahead_is_handed_out_whoever_claims_meanwhile(

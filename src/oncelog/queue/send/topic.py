@@ -156,6 +156,14 @@ class Ahead:
         """Have ``enough`` entries from a position on, and read up to ``count`` at once, no more once they have
         ``bytes_max``. With ``pay``, not every call looks, where looks are paid for: see ``Tail``.
         """
+        try:
+            self._read(position, enough, count, bytes_max, pay)
+        except NotFound as error:
+            if error.first is None:
+                raise
+            self._read(position, enough, count, bytes_max, pay)  # its tail was where everything is truncated now
+
+    def _read(self, position: int, enough: int, count: int, bytes_max: int, pay: Callable[[int], bool] | None) -> None:
         self._go(position)
         tail, self._tail = self._tail, None  # an error, or Ctrl-C, may leave a tail behind what it did not hand over
         assert tail is not None
