@@ -22,6 +22,7 @@ MESSAGES = 4
 LEASE_S = 10.0
 STRIDE = 1 if os.environ.get("ONCELOG_SOAK") == "1" else 11
 POINTS_MIN = 100
+BURIAL_POINTS = 60
 
 Work = Callable[[Queue, Consumer], Callable[[], object]]
 
@@ -85,6 +86,21 @@ def test_no_message_is_lost_by_ctrl_c(tmp_path: Path, work: Work) -> None:
     last = next(number for number in count(1, STRIDE) if not pressed(world, work, number))
     world.close()
     assert last > POINTS_MIN
+
+
+def test_ctrl_c_in_a_burial_keeps_no_message_from_the_dead_letters(tmp_path: Path) -> None:
+    """Ctrl-C as a burial began left its lock taken: nothing was buried any more, and what was dying stayed."""
+    world = World(tmp_path / "db", None)
+    for number in range(1, BURIAL_POINTS, STRIDE // 4 + 1):
+        with sent(world, number) as queue, queue.consume("g", prefetch=2) as consumer:
+            held = consumer.receive()
+            with interrupted_at(number, "Undertaker.bury"):
+                consumer.nack(held, "no", retry=False)
+            world.clock.advance(LEASE_S)
+            received(consumer)
+            assert [letter.value for letter in queue.dead_letters.list()] == [b"0", b"1"]
+            assert queue.lag("g") == 0
+    world.close()
 
 
 def test_ctrl_c_in_a_send_keeps_no_other_process_from_sending(tmp_path: Path) -> None:

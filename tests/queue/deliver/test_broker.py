@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from oncelog import Consumer, Delivery, Message, Queue, Unavailable
+from oncelog import Consumer, Delivery, LogSettings, Message, Queue, QueueSettings, Unavailable, Window
 from oncelog.log.read.reader import Tail
 from oncelog.log.read.scan import Scan
 from oncelog.log.stored.rows import Rows
@@ -19,6 +19,7 @@ from oncelog.queue.state import postgresql, sqlite, statements
 from tests.queue.conftest import World
 
 TRANSACTIONS = sqlite._StateFile, postgresql._Statements
+LONG_S = 3_600.0
 Counting = Callable[[Callable[[], Any]], list[str]]
 
 
@@ -104,6 +105,31 @@ def test_a_claim_without_a_look_sees_that_the_group_was_paused(world: World) -> 
         assert received(one, 2) == []
         other.resume("g")
         assert received(one, 1) == [b"9", b"10", b"11"]
+
+
+def test_a_group_that_is_paused_is_looked_at_once(world: World, statements_of: Counting) -> None:
+    """A claim without a look found the pause, and tried again fifty times, in a transaction each time."""
+    queue = made(world)
+    with queue.consume("g", prefetch=3) as consumer:
+        assert len(received(consumer, 3)) == 9
+        queue.pause("g")
+        assert statements_of(consumer.receive) == ["SELECT"] * 3  # the claim, and a look
+        assert statements_of(consumer.receive) == ["SELECT"]
+
+
+def test_a_partition_that_was_not_read_again_passes_over_nothing(world: World) -> None:
+    """A state went back, and one partition had enough to look at. Of the other, what was read ahead begins too late."""
+    queue = world.open().queue("work", create=True, state=world.state, partitions=2)
+    delayed = queue.send(b"", key="a", delay_s=LONG_S).partition
+    key = next(key for key in "bcdefghi" if queue.send(b"", key=key, delay_s=LONG_S).partition != delayed)
+    queue.send_many([Message(b"", key="a", delay_s=LONG_S) for _ in range(600)])
+    queue.send_many([Message(b"%d" % number, key=key) for number in range(50)])
+    with queue.consume("g", prefetch=3) as consumer:
+        for claims in range(1, 5):  # one partition has the first turn, then the other
+            assert received(consumer, claims) == [b"%d" % number for number in range(3 * claims)]
+            with consumer._broker._database.writing() as transaction:
+                transaction.all("UPDATE oncelog_cursor SET next = 0")
+                transaction.all("DELETE FROM oncelog_run")
 
 
 def test_a_claim_that_was_not_stored_leaves_no_gap(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,6 +232,22 @@ def test_a_message_that_is_not_to_be_seen_now_is_buried_later(world: World, monk
         world.clock.advance(60)
         consumer.receive()
     assert [letter.value for letter in queue.dead_letters.list()] == [one.value for one in held]
+
+
+def test_what_another_process_settled_and_trimmed_need_not_be_read(world: World) -> None:
+    """A consumer that had read up to there got an error: its tail could not go on where nothing is any more."""
+    small = LogSettings(window=Window(max_keys=1), segment_bytes=64 * 1024, block_records=10)
+    queue = world.open().queue("work", QueueSettings(log=small), create=True, state=world.state)
+    other = world.open().queue("work", state=world.state)
+    queue.send(b"first")
+    with queue.consume("g", prefetch=100) as one, other.consume("g", prefetch=100) as another:
+        one.ack(one.receive())
+        queue.send_many([Message(bytes(5_000)) for _ in range(100)])
+        another.ack(another.receive())
+        assert queue.trim()[0] > 1
+        assert one.receive() == []
+        queue.send(b"next")
+        assert received(one, 1) == [b"next"]
 
 
 def test_what_was_read_ahead_is_handed_out_whoever_claims_meanwhile(

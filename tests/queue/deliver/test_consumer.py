@@ -366,6 +366,20 @@ def test_close_ends_an_iteration_from_another_thread() -> None:
         assert counted.result(60) == 1
 
 
+@pytest.mark.parametrize("name", ["position", "value", "lease", "until_us", "headers"])
+def test_what_was_delivered_cannot_be_changed(name: str) -> None:
+    """An ack of a delivery whose position was another would settle another message."""
+    with oncelog.connect("memory://") as database:
+        queue = database.queue("emails", create=True)
+        queue.send(b"hello")
+        [delivery] = queue.consume("g").receive()
+        with pytest.raises(AttributeError):
+            setattr(delivery, name, getattr(delivery, name))
+        until_us = delivery.until_us
+        delivery.extend(3_600)
+        assert delivery.until_us > until_us
+
+
 def test_closed_handles_say_so() -> None:
     """What was closed is not used by mistake."""
     with oncelog.connect("memory://") as db:

@@ -107,7 +107,6 @@ class Broker(OfOneProcess):
         self._claiming = threading.RLock()
         self._ahead = [Ahead(log) for log in topic.logs]
         self._pace = Pace(clock, topic.partitions)
-        self._cursors: list[int] = []
         self._left_off: list[int] | None = None  # the cursors as the last claim here stored them, if that is known
         self._expected: list[int] = []  # the cursors that a claim counts on
         self._has_looked = True  # whether they were looked up for it
@@ -165,8 +164,8 @@ class Broker(OfOneProcess):
                 if claim is None:
                     continue
                 leases, fresh, late, self._left_off = claim
-                for partition, ahead in enumerate(self._ahead):
-                    ahead.drop(self._cursors[partition])
+                for ahead, cursor in zip(self._ahead, claim.cursors, strict=True):
+                    ahead.drop(cursor)
                 if not (fresh or late):  # nothing made room for others, so looking again shows nothing else
                     break
         return leases, fresh
@@ -192,12 +191,12 @@ class Broker(OfOneProcess):
 
     def _fill(self, cursors: list[int], limit: int, *, patiently: bool) -> bool:
         """Read messages that are new to the group; tell whether there are any."""
-        self._expected, self._cursors = cursors, [*cursors]
+        self._expected = cursors
         count = max(limit, _LOOKED_AT_MIN)
         enough = count if self.ordered else limit
         bytes_max = limits.QUEUE_CLAIM_BYTES_MAX // self.topic.partitions
-        for partition, ahead in enumerate(self._ahead):
-            ahead.drop(self._cursors[partition])
+        for ahead, cursor in zip(self._ahead, cursors, strict=True):
+            ahead.drop(cursor)
         held_bytes = sum(ahead.size_bytes for ahead in self._ahead)
         found = 0
         for step in range(self.topic.partitions):
@@ -208,7 +207,7 @@ class Broker(OfOneProcess):
                 held_bytes -= ahead.size_bytes
                 # Of each partition one large message alone would be too much: those that wait have their turn later.
                 room_bytes = bytes_max if held_bytes < limits.QUEUE_CLAIM_BYTES_MAX else 0
-                self._cursors[partition] = ahead.fill(self._cursors[partition], enough, count, room_bytes, pay)
+                ahead.fill(cursors[partition], enough, count, room_bytes, pay)
                 held_bytes += ahead.size_bytes
                 found += len(ahead.entries)
         if found:
@@ -220,7 +219,7 @@ class Broker(OfOneProcess):
         token, now_us = self._group.begin(transaction)
         outlook = self._group.outlook(transaction)
         was_alone = outlook.cursors == self._expected
-        self._is_alone = self._is_alone and was_alone
+        self._is_alone = self._is_alone and was_alone and not outlook.paused
         if outlook.paused or not (was_alone or self._has_looked):
             return None
         self._wall_us = transaction.now_us()
@@ -232,12 +231,13 @@ class Broker(OfOneProcess):
         if expired or (outlook.waiting_us is not None and outlook.waiting_us <= now_us):
             leases, late = self._deliver(transaction, lease, limit, rules)
         fresh: dict[int, Sequence[Entry]] = {}
+        cursors = [*outlook.cursors]
         if not any(map(delivery.is_suspect, leases)):
             left = limit - sum(run.count for run in leases)
-            for ahead, cursor in zip(self._ahead, outlook.cursors, strict=True):
+            for ahead, cursor in zip(self._ahead, cursors, strict=True):
                 ahead.drop(cursor)
             if not (leases and self._many_parked(transaction)):
-                leases += self._admit(transaction, lease, left, rules, fresh)
+                leases += self._admit(transaction, lease, left, rules, fresh, cursors)
         statements.note(
             transaction,
             self.id,
@@ -246,9 +246,7 @@ class Broker(OfOneProcess):
             delivered=sum(run.count for run in leases),
             timed_out=expired,
         )
-        until = {partition: self._cursors[partition] for partition in fresh}
-        left_off = [until.get(partition, cursor) for partition, cursor in enumerate(outlook.cursors)]
-        return _Claim(leases, fresh, late, left_off)
+        return _Claim(leases, fresh, late, cursors)
 
     def _expire(self, transaction: Transaction, outlook: Outlook, rules: Rules) -> int:
         """End the leases whose time is over; return how many messages they held."""
@@ -276,10 +274,16 @@ class Broker(OfOneProcess):
     def _many_parked(self, transaction: Transaction) -> bool:
         return self.ordered and statements.parked(transaction, self.id, _PARKED_MAX) >= _PARKED_MAX
 
-    def _admit(
-        self, transaction: Transaction, lease: Lease, limit: int, rules: Rules, fresh: dict[int, Sequence[Entry]]
+    def _admit(  # noqa: PLR0917
+        self,
+        transaction: Transaction,
+        lease: Lease,
+        limit: int,
+        rules: Rules,
+        fresh: dict[int, Sequence[Entry]],
+        cursors: list[int],
     ) -> list[MessageRun]:
-        """Look at fresh messages, partition by partition, beginning with another one each time."""
+        """Look at fresh messages, partition by partition, beginning with another one each time; move the cursors."""
         leases: list[MessageRun] = []
         left_bytes = limits.QUEUE_CLAIM_BYTES_MAX
         for step in range(self.topic.partitions):
@@ -298,7 +302,7 @@ class Broker(OfOneProcess):
             admitted = delivery.admit(looked_at, lease, limit, rules, held)
             self._group.apply(transaction, Change([], admitted.come))
             assert admitted.until is not None
-            self._cursors[partition] = admitted.until
+            cursors[partition] = admitted.until
             statements.move(transaction, self.id, partition, admitted.until)
             fresh[partition] = entries
             leases += [run for run in admitted.come if run.token == lease.token]

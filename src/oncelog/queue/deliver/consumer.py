@@ -148,7 +148,7 @@ class Delivery:
         """Have so many seconds more, from now."""
         span_us = message.span_us("seconds", seconds)
         self._settle(SettlementRequest("extended", extend_us=span_us))
-        self.until_us = self._in_us(span_us)
+        self._ends(self._in_us(span_us))
 
     def submit_ack(self) -> Pending[None]:
         """Say that it is done, without waiting: the future ends when that is durable, or has the error of ``ack``."""
@@ -163,7 +163,7 @@ class Delivery:
         span_us = message.span_us("seconds", seconds)
 
         def extended(_: None) -> None:
-            self.until_us = self._in_us(span_us)
+            self._ends(self._in_us(span_us))
 
         return mapped(self._submit(SettlementRequest("extended", extend_us=span_us)), extended)
 
@@ -176,12 +176,16 @@ class Delivery:
     def _in_us(self, span_us: int) -> int:
         return self._broker.now_us() + span_us
 
+    def _ends(self, until_us: int) -> None:
+        """Note when the lease ends now."""
+        self.until_us = until_us
+
     def __repr__(self) -> str:
         """Show what it is."""
         return f"<Delivery {self.topic}/{self.partition}:{self.position} attempts={self.attempts}>"
 
 
-class HeldDelivery(Delivery, msgspec.Struct, eq=False, gc=False):
+class HeldDelivery(Delivery, msgspec.Struct, eq=False, gc=False, frozen=True):
     """A delivery of this process. There are many, and a struct is made in a third of the time. Nothing that it refers
     to refers to it.
     """
@@ -192,6 +196,9 @@ class HeldDelivery(Delivery, msgspec.Struct, eq=False, gc=False):
     position: int
     value: bytes
     _read: Entry | PlainPlace
+
+    def _ends(self, until_us: int) -> None:
+        msgspec.structs.force_setattr(self, "until_us", until_us)
 
 
 def _held(broker: Broker, run: MessageRun, entries: Sequence[Entry]) -> Iterator[HeldDelivery]:
@@ -330,7 +337,7 @@ class Consumer(Fed[Delivery]):
         gone = set(map(id, lost))
         self._held = deque(one for one in self._held if id(one) not in gone)
         for one in self._held:
-            one.until_us = until_us
+            one._ends(until_us)  # noqa: SLF001
 
     def ack(self, deliveries: Iterable[Delivery]) -> None:
         """Acknowledge many in one commit. ``LeaseLost`` if some were not this consumer's any more; the others are."""

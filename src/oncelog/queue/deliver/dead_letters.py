@@ -82,18 +82,24 @@ class Undertaker:
 
     def bury(self) -> None:
         """Bury what there is. What cannot be buried now stays, and is tried again later: nothing is lost."""
-        if self._clock.elapsed_us() < self._not_before_us or not self._lock.acquire(blocking=False):
+        if self._clock.elapsed_us() < self._not_before_us:
             return
-        until_us = self._clock.elapsed_us() + round(_BURIAL_S * 1e6)
+        held: list[bool] = []
         try:
-            while (left_us := until_us - self._clock.elapsed_us()) > 0 and (runs := self._broker.dying(_AT_ONCE)):
-                self._bury(runs, left_us / 1e6)
-            self.last_error = None
+            held.extend(map(self._lock.acquire, (False,)))  # one call, as in ``locked``: Ctrl-C leaves it not taken
+            if held[0]:
+                self._bury_all(self._clock.elapsed_us() + round(_BURIAL_S * 1e6))
         except OncelogError as error:
             self.last_error = str(error)
             self._not_before_us = self._clock.elapsed_us() + _REST_US
         finally:
-            self._lock.release()
+            if held and held[0]:
+                self._lock.release()
+
+    def _bury_all(self, until_us: int) -> None:
+        while (left_us := until_us - self._clock.elapsed_us()) > 0 and (runs := self._broker.dying(_AT_ONCE)):
+            self._bury(runs, left_us / 1e6)
+        self.last_error = None
 
     def _bury(self, runs: Sequence[MessageRun], timeout_s: float) -> None:
         """Bury the first messages of runs: not so many, or such large ones, that there is no room for them."""

@@ -152,12 +152,19 @@ class Ahead:
 
     def fill(
         self, position: int, enough: int, count: int, bytes_max: int, pay: Callable[[int], bool] | None = None
-    ) -> int:
+    ) -> None:
         """Have ``enough`` entries from a position on, and read up to ``count`` at once, no more once they have
-        ``bytes_max``; return where they begin, which is later if what was before is truncated. With ``pay``, not every
-        call looks, where looks are paid for: see ``Tail``.
+        ``bytes_max``. With ``pay``, not every call looks, where looks are paid for: see ``Tail``.
         """
-        position = self._go(position)
+        try:
+            self._read(position, enough, count, bytes_max, pay)
+        except NotFound as error:
+            if error.first is None:
+                raise
+            self._read(position, enough, count, bytes_max, pay)  # its tail was where everything is truncated now
+
+    def _read(self, position: int, enough: int, count: int, bytes_max: int, pay: Callable[[int], bool] | None) -> None:
+        self._go(position)
         tail, self._tail = self._tail, None  # an error, or Ctrl-C, may leave a tail behind what it did not hand over
         assert tail is not None
         while len(self.entries) < enough and self.size_bytes < bytes_max:
@@ -167,7 +174,6 @@ class Ahead:
             if found:
                 self._add(found, position)
         self._tail = tail
-        return position
 
     def _add(self, found: Sequence[Entry], position: int) -> None:
         """Keep what was read, from a position on."""
@@ -176,34 +182,35 @@ class Ahead:
         self.entries = joined(self.entries, wanted)
         self.size_bytes += total_bytes(wanted)
 
-    def _go(self, position: int) -> int:
+    def _go(self, position: int) -> None:
         """Have a tail that goes on behind the entries; where one was left in the midst of a read, begin again."""
-        if self._tail is not None and self._from <= position <= self._next + _SKIP_MAX:
-            self.drop(position)
-            return position
+        self.drop(position)
+        if self._tail is not None and position <= self._next + _SKIP_MAX:
+            return
         self.close()
+        first = position
         try:
-            tail = self._log.tail(position)
+            tail = self._log.tail(first)
         except NotFound as error:
             if error.first is None or error.first <= position:
                 raise
-            position = error.first
-            tail = self._log.tail(position)
-        self._from = self._next = position
+            first = error.first  # what was before is truncated
+            tail = self._log.tail(first)
+        self._from, self._next = position, first
         self._tail = tail
-        return position
 
     def drop(self, position: int) -> None:
-        """Forget the entries before a position."""
-        if self._tail is None:  # what is here may have a gap
-            self.entries, self.size_bytes = [], 0
-        self._from = max(self._from, position)
-        count = _row_of(self.entries, self._from)  # also when Ctrl-C ended the last call before its cut
+        """Forget the entries before a position; all of them, if there may be others from that position on."""
+        if self._tail is None or position < self._from:  # left in the midst of a read, or a state that went back
+            self.close()
+            return
+        self._from = position
+        count = _row_of(self.entries, position)
         if count == len(self.entries):
             self.entries, self.size_bytes = [], 0
         elif count:
-            self.size_bytes -= total_bytes(self.entries[:count])
-            self.entries = self.entries[count:]
+            left_bytes = self.size_bytes - total_bytes(self.entries[:count])
+            self.entries, self.size_bytes = self.entries[count:], left_bytes
 
     def close(self) -> None:
         """Stop reading."""
