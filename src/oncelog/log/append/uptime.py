@@ -105,7 +105,7 @@ class Uptime:
         self._resume(elapsed_us, standing_us)
 
     def forget_asked(self, elapsed_us: int) -> None:
-        """Wait for no request any more: nothing is on its way, so those that asked were cut off and never report."""
+        """Wait for no request any more: nothing is on its way, so who asked was interrupted, and never reports."""
         standing_us = self.at(elapsed_us)
         self.asked_us.clear()
         self._resume(elapsed_us, standing_us)
