@@ -129,9 +129,9 @@ def test_ctrl_c_as_a_writer_was_taken_does_not_keep_it(tmp_path: Path) -> None:
     for number in range(1, SEATING_POINTS):
         with sent(world, number) as queue:
             turns, kept = queue._sending._turns, list[BaseException]()
-            [seat] = turns._seats
-            assert seat.writer is not None
-            turns.drop(0, seat.writer)
+            [seat], writer = turns._seats, turns._seats[0].writer
+            assert writer is not None
+            turns.drop(0, writer)
             with interrupted_at(number, "WriterTurns._seat"), keeping(kept):
                 queue.send(b"0", id="last")
             assert kept
