@@ -90,13 +90,11 @@ class WriterTurns:
     def _stand_up(self, seat: _Seat, user: object) -> None:
         """Note that somebody does not use a writer any more, nor takes it, however far that had come."""
         with self._guard:
+            if seat.leaving or seat.taking is user:  # else nobody waits for it, and the keeper would look each time
+                self._changed.notify_all()  # first: the call after Ctrl-C in here does so again
             seat.users.discard(user)
-            is_awaited = seat.leaving  # else nobody waits for it, and the keeper would look after each send
             if seat.taking is user:
                 seat.taking = None
-                is_awaited = True
-            if is_awaited:
-                self._changed.notify_all()
 
     def drop(self, partition: int, writer: Writer) -> None:
         """Let go of a writer that is no good any more: another took the log."""
@@ -125,13 +123,22 @@ class WriterTurns:
                 return seat.writer
             seat.taking = user
         writer = self._taken(partition, deadline_us, timeout_s)
+        try:
+            self._seat(seat, user, writer)
+        except BaseException:  # Ctrl-C: nobody would close it, and its log would stay taken
+            if seat.writer is not writer:
+                writer.close(timeout_s=0)
+            raise
+        return writer
+
+    def _seat(self, seat: _Seat, user: object, writer: Writer) -> None:
+        """Have a writer that was taken."""
         with self._guard:
             seat.users.add(user)
             seat.since_us = self._clock.elapsed_us()
-            seat.taking, seat.writer = None, writer
             self._changed.notify_all()
+            seat.taking, seat.writer = None, writer
             self._start_keeper()
-        return writer
 
     # Taking.
 
@@ -161,9 +168,11 @@ class WriterTurns:
         """Become the writer; ask for it when somebody else is."""
         log = self._logs[partition]
         self._stand_back(partition, deadline_us)
-        with contextlib.suppress(LogBusy):
-            return log.writer(wait_s=0)
         busy: LogBusy | None = None
+        try:
+            return log.writer(wait_s=0)
+        except LogBusy as error:  # no ``suppress``: Ctrl-C in its end would lose the writer
+            busy = error
         self._ask(partition, timeout_s)
         try:
             while (left_s := (deadline_us - self._clock.elapsed_us()) / 1e6) > 0:
