@@ -261,7 +261,8 @@ def test_records_that_nobody_checks_are_noticed(monkeypatch: pytest.MonkeyPatch)
     """A control: where blocks have no real checksums, a changed byte comes out as a wrong record, and is found."""
     weak = SimpleNamespace(xxh3_64_intdigest=lambda _: 1, xxh3_64=WeakDigest)
     monkeypatch.setattr(block, "xxhash", weak)
-    monkeypatch.setattr(gather, "_digest", weak.xxh3_64_intdigest)
+    for module in (block, gather):
+        monkeypatch.setattr(module, "_digest", weak.xxh3_64_intdigest)
     whole = tree.__wrapped__("blocks")
     path = max(path for path in whole.files if path.suffix == ".blocks")
     data = whole.files[path]

@@ -17,7 +17,7 @@ from oncelog.concurrency.batcher import Batcher
 from oncelog.errors import Closed, NotFound, OncelogError, Unavailable, WriterFenced
 from oncelog.handle import Handle, weakly
 from oncelog.log.append.session import WriterSession
-from oncelog.log.append.standing import Standing
+from oncelog.log.standing import Standing
 from oncelog.log.submitting import Knock
 from oncelog.log.takeover.handover import Watch
 from oncelog.log.takeover.recovery import Held, LeftTable

@@ -24,11 +24,11 @@ from oncelog.log.append.answers import Admitted, Answers
 from oncelog.log.append.counters import Counts
 from oncelog.log.append.decider import Decider
 from oncelog.log.append.session import WriterSession
-from oncelog.log.append.standing import Standing
 from oncelog.log.ending import Ending
 from oncelog.log.ingest.adopter import Adopter
 from oncelog.log.ingest.batch_marks import BatchName
 from oncelog.log.ingest.ingester import Ingested, Ingester, OnConflict, OnReplay
+from oncelog.log.standing import Standing
 from oncelog.log.stored.staged import Staged
 from oncelog.log.submitting import Submission, Submitting
 from oncelog.log.takeover.handover import Watch

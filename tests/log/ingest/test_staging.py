@@ -92,7 +92,7 @@ def test_a_writer_that_leaves_does_not_wait_for_all_that_could_be_sealed(monkeyp
             sealed.append(number)
             yield number
 
-    monkeypatch.setattr(sealing, "seal", many_files)
+    monkeypatch.setattr(sealing, "_seal", many_files)
     keeper = writer._keeper
     keeper._housekeeper.ask("tidy", keeper._tidy)
     assert begun.wait(60)
