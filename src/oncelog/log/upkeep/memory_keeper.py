@@ -134,10 +134,10 @@ class MemoryKeeper:
 
     @property
     def _is_full(self) -> bool:
-        """Whether a few runs more, and appends wait. A long merge is not begun then: it would leave no room for those
-        that are built meanwhile.
+        """Whether one run more, and appends wait. A long merge is not begun then. With a lower bound a busy writer would
+        begin none at all (decision 63).
         """
-        return self._table is not None and len(self._recall.view.runs.runs) >= limits.MEMORY_RUNS_MAX - FACTOR
+        return self._table is not None and len(self._recall.view.runs.runs) >= limits.MEMORY_RUNS_MAX - 1
 
     def _closed_ids(self, table: Table) -> int:
         """Return how many ids of the table can become runs: not those of the open segment, which appends close."""
