@@ -134,8 +134,8 @@ class MemoryKeeper:
 
     @property
     def _is_full(self) -> bool:
-        """Whether one run more, and appends wait. A long merge is not begun then. With a lower bound a busy writer would
-        begin none at all (decision 63).
+        """Whether one run more, and appends wait. A long merge is not begun then. With a lower bound, a busy writer
+        would begin none at all (decision 63).
         """
         return self._table is not None and len(self._recall.view.runs.runs) >= limits.MEMORY_RUNS_MAX - 1
 
