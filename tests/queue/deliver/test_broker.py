@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -25,12 +26,17 @@ Counting = Callable[[Callable[[], Any]], list[str]]
 
 @pytest.fixture
 def statements_of(monkeypatch: pytest.MonkeyPatch) -> Counting:
-    """Return what tells the first words of the statements that a call runs."""
+    """Return what tells the first words of the statements that a call runs, in its own thread.
+
+    Other threads of the process look at the state from time to time (a group's seats, its trimming).
+    """
     ran: list[str] = []
+    caller = threading.get_ident()
 
     def watched(run: Callable[..., Any]) -> Callable[..., Any]:
         def running(self: object, statement: str, *values: object) -> Any:
-            ran.append(statement.split(maxsplit=1)[0])
+            if threading.get_ident() == caller:
+                ran.append(statement.split(maxsplit=1)[0])
             return run(self, statement, *values)
 
         return running
