@@ -1,13 +1,17 @@
 """A log that remembers every id, beside one that remembers 100,000: what the memory costs those who append.
 
 Both get the same records, in turn. Runs are built and merged in the background meanwhile, as they are. ``--ids`` says
-how many ids are remembered when measuring begins.
+how many ids are remembered when measuring begins; the other log gets the last of them.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
+import statistics
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -28,11 +32,16 @@ BOUNDED, UNBOUNDED = "window of 100,000 ids", "every id remembered"
 WINDOWS = {BOUNDED: Window(duration_s=86_400.0, max_keys=100_000), UNBOUNDED: Window()}
 BATCHES = 10
 SINGLES = 300
+MERGED_BATCHES = 60
+"""So many batches have several runs built, and some of them merged."""
+
 KNOWN_EVERY = 25
 """Of so many batches one is kept, to be sent again."""
 
 
 _Work = Callable[[Writer, list[pa.RecordBatch], int], float]
+P99_MERGING = "append, p99 while runs are merged"
+ONE_CORE = "append_arrow, all on one core"
 
 
 def workload(ids: int) -> str:
@@ -69,23 +78,28 @@ class _Pair:
             self._fill()
             yield from self._rates("append_arrow", "records/s", self._append)
             yield from self._rates("append", "records/s", self._singles)
+            yield from self._p99_merging()
+            yield from self._one_core()
             yield self._row(f"append_arrow, known ids, {UNBOUNDED}", "records/s", self._again())
             yield self._open()
         finally:
             for database in self._databases.values():
                 database.close()
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def _fill(self) -> None:
-        for number in range(self._ids // BATCH_RECORDS):
+        batches = self._ids // BATCH_RECORDS
+        for number in range(batches):
             table = self._source.batch(BATCH_RECORDS).table()
-            if number % KNOWN_EVERY == 0:
+            self._writers[UNBOUNDED].append_arrow(table, timeout_s=None)
+            if number >= batches - MERGED_BATCHES:
+                self._writers[BOUNDED].append_arrow(table)
+            if number % max(KNOWN_EVERY, batches // 100) == 0:
                 self._known.append(table)
-            for writer in self._writers.values():
-                writer.append_arrow(table)
 
     def _rates(self, way: str, unit: str, work: _Work) -> Iterator[Measurement]:
         rounds: dict[str, list[float]] = {name: [] for name in WINDOWS}
-        for number in range(self._plan.rounds + 1):
+        for number in range(4 * self._plan.rounds + 1):
             prepared = [self._source.batch(BATCH_RECORDS).table() for _ in range(BATCHES)]
             for name, writer in self._writers.items():
                 rate = work(writer, prepared, number)
@@ -106,6 +120,30 @@ class _Pair:
         for each in range(SINGLES):
             writer.append(b"x" * 100, id=f"single-{number}-{each}")
         return SINGLES / (time.perf_counter() - began)
+
+    def _p99_merging(self) -> Iterator[Measurement]:
+        """Measure single appends, each right behind batches that have runs built and merged."""
+        taken: dict[str, list[float]] = {name: [] for name in WINDOWS}
+        for number in range(self._plan.rounds):
+            prepared = [self._source.batch(BATCH_RECORDS).table() for _ in range(MERGED_BATCHES)]
+            for name, writer in self._writers.items():
+                self._append(writer, prepared, 0)
+                for each in range(SINGLES):
+                    began = time.perf_counter()
+                    writer.append(b"x" * 100, id=f"merging-{number}-{each}")
+                    taken[name].append(time.perf_counter() - began)
+        for name, seconds in taken.items():
+            row = self._row(f"{P99_MERGING}, {name}", "s", [statistics.quantiles(seconds, n=100)[-1]])
+            row.larger_is_better = False
+            yield row
+
+    def _one_core(self) -> Iterator[Measurement]:
+        """Measure one long stretch of batches, in which runs are built and merged on the core that appends."""
+        prepared = [self._source.batch(BATCH_RECORDS).table() for _ in range(4 * MERGED_BATCHES)]
+        with _on_one_core():
+            rates = {name: self._append(writer, prepared, 0) for name, writer in self._writers.items()}
+        for name, rate in rates.items():
+            yield self._row(f"{ONE_CORE}, {name}", "records/s", [rate])
 
     def _again(self) -> list[float]:
         writer = self._writers[UNBOUNDED]
@@ -128,3 +166,19 @@ class _Pair:
     def _row(self, what: str, unit: str, rounds: list[float]) -> Measurement:
         name = f"Oncelog, {what}{self._suffix}"
         return Measurement(workload=workload(self._ids), contender=name, unit=unit, rounds=rounds)
+
+
+@contextmanager
+def _on_one_core() -> Iterator[None]:
+    """Keep all threads of the process, and those that they start, on one core."""
+    cores = os.sched_getaffinity(0)
+    _set_cores({min(cores)})
+    try:
+        yield
+    finally:
+        _set_cores(cores)
+
+
+def _set_cores(cores: set[int]) -> None:
+    for thread in Path("/proc/self/task").iterdir():
+        os.sched_setaffinity(int(thread.name), cores)

@@ -161,8 +161,13 @@ MEMORY_RUN_RECORDS_MIN = 1 << 20
 """A run is made of closed segments with so many records, however few ids they have: opening reads no more."""
 
 MEMORY_TABLE_IDS_MAX = 4 * MEMORY_RUN_IDS
-MEMORY_RUNS_MAX = 24
+MEMORY_RUNS_MAX = 64
 """Appends wait while so many ids, or runs, wait to be put into (larger) runs."""
+
+MEMORY_MERGED_RUNS = 8
+"""So many neighbours of one size class become one run. With more, an id is written less often, and there are more runs:
+behind the sieve these cost next to nothing (decision 66).
+"""
 
 MEMORY_SIEVE_IDS = 1 << 26
 """A sieve is made for so many ids at most, in 205 MiB, and is good for 1.8 times as many."""

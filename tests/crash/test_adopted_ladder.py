@@ -41,6 +41,7 @@ IDS = 25
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make a run of every six ids."""
     monkeypatch.setattr(limits, "MEMORY_RUN_IDS_MIN", 6)
+    monkeypatch.setattr(limits, "MEMORY_MERGED_RUNS", 4)
 
 
 class Work:

@@ -17,6 +17,7 @@ import oncelog
 from oncelog import limits
 
 limits.MEMORY_RUN_IDS = 512
+limits.MEMORY_MERGED_RUNS = 4
 limits.MEMORY_RUN_IDS_MIN = 128
 url, rows, batch, stop = sys.argv[1], *map(int, sys.argv[2:])
 with oncelog.connect(url) as db:

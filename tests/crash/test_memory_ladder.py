@@ -35,6 +35,7 @@ CUT = 16
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Close a segment after four ids, and make a run of every four."""
     monkeypatch.setattr(limits, "MEMORY_RUN_IDS", 4)
+    monkeypatch.setattr(limits, "MEMORY_MERGED_RUNS", 4)
     monkeypatch.setattr(limits, "MEMORY_RUN_IDS_MIN", 4)
 
 

@@ -31,6 +31,7 @@ def shop(request: pytest.FixtureRequest) -> Shop:
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Close a segment after eight ids, and make a run of every four."""
     monkeypatch.setattr(limits, "MEMORY_RUN_IDS", 8)
+    monkeypatch.setattr(limits, "MEMORY_MERGED_RUNS", 4)
     monkeypatch.setattr(limits, "MEMORY_RUN_IDS_MIN", 4)
 
 

@@ -360,6 +360,7 @@ def test_more_than_a_column_holds_is_decided_in_parts(
     """Arrow counts the bytes of a column in 31 bits. What was submitted beyond that was never answered."""
     monkeypatch.setattr("oncelog.log.append.absorber.COLUMN_BYTES_MAX", 1000)
     monkeypatch.setattr("oncelog.limits.MEMORY_RUN_IDS", 8)
+    monkeypatch.setattr("oncelog.limits.MEMORY_MERGED_RUNS", 4)
     monkeypatch.setattr("oncelog.limits.MEMORY_RUN_IDS_MIN", 4)
     with log.writer() as writer:
         for number in range(20 if with_runs else 0):

@@ -26,6 +26,7 @@ from tests.models.test_log import LogMachine, without_id
 
 TINY = {
     "MEMORY_RUN_IDS": 6,
+    "MEMORY_MERGED_RUNS": 4,
     "MEMORY_RUN_IDS_MIN": 4,
     "MEMORY_RUN_RECORDS_MIN": 12,
     "MEMORY_TABLE_IDS_MAX": 1 << 20,

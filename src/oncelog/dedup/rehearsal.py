@@ -42,8 +42,10 @@ def rehearse() -> None:
 
 
 def _rehearse_runs(keys: NDArray[np.uint64], fingerprints: NDArray[np.uint64]) -> None:
-    Sieve(_ROWS).sifted(keys)
+    sieve = Sieve(_ROWS)
+    sieve.sifted(keys)
     high, low = mixed_keys(keys)
+    sieve.add(high, low)
     entries = Entries(high, low, fingerprints, np.arange(_ROWS, dtype=np.uint64)).sorted()
     pages = page_format.empty_pages(page_format.page_count(_ROWS))
     page_format.put(pages, entries.high, entries.low, entries.fingerprints, entries.places)

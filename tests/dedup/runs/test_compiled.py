@@ -67,6 +67,21 @@ def test_a_sieve_lets_the_same_keys_pass(chosen: Chosen) -> None:
     assert 0 < len(answers[0]) - 5000 < 1000
 
 
+def test_a_sieve_gets_the_same_bits(chosen: Chosen) -> None:
+    """A bit that one way sets and the other asks for at another place would be a second record."""
+    high, low = mixed_keys(np.random.default_rng(5).integers(0, 2**64, (20_000, 2), np.uint64))
+    order = np.argsort(high)
+    words = []
+    for who in ("numpy", "numba"):
+        for rows in (order, slice(None)):
+            chosen.by(who)
+            sieve = Sieve(1)
+            sieve.add(high[rows], low[rows])
+            words.append(sieve._words)
+    assert all((each == words[0]).all() for each in words)
+    assert words[0].any()
+
+
 def test_pages_are_searched_alike(chosen: Chosen) -> None:
     """Keys before, between and behind those of a page, and first halves that repeat with other second halves."""
     random = np.random.default_rng(3)

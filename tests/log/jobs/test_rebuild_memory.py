@@ -37,6 +37,7 @@ IDS = 64
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Close a segment after eight ids, and let a piece of work have two segments."""
     monkeypatch.setattr(limits, "MEMORY_RUN_IDS", 8)
+    monkeypatch.setattr(limits, "MEMORY_MERGED_RUNS", 4)
     monkeypatch.setattr(limits, "MEMORY_RUN_IDS_MIN", 1 << 30)
     monkeypatch.setattr(rebuild_memory, "RUN_RECORDS", 16)
 

@@ -12,6 +12,7 @@ from tests.log.shop import Shop, in_memory, on_disk
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Close a segment after eight ids, and make a run of every four."""
     monkeypatch.setattr(limits, "MEMORY_RUN_IDS", 8)
+    monkeypatch.setattr(limits, "MEMORY_MERGED_RUNS", 4)
     monkeypatch.setattr(limits, "MEMORY_RUN_IDS_MIN", 4)
     monkeypatch.setattr(limits, "MEMORY_TABLE_IDS_MAX", 1 << 20)
 

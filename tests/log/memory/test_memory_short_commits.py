@@ -30,6 +30,7 @@ LONG_IDS = 100
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make runs of two commits, merge a few ids at a time, and let few runs be there."""
     monkeypatch.setattr(limits, "MEMORY_RUN_IDS", 8 * ROWS)
+    monkeypatch.setattr(limits, "MEMORY_MERGED_RUNS", 4)
     monkeypatch.setattr(limits, "MEMORY_RUN_IDS_MIN", 2 * ROWS)
     monkeypatch.setattr(limits, "MEMORY_TABLE_IDS_MAX", 24 * ROWS)
     monkeypatch.setattr(merging, "SLICE_IDS", ROWS)

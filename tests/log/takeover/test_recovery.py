@@ -81,6 +81,7 @@ def test_an_older_part_of_the_log_is_not_folded_over_a_snapshot(
 ) -> None:
     """A lost run in the middle is read again for its ids. What producers did there is older than the snapshot says."""
     monkeypatch.setattr(limits, "MEMORY_RUN_IDS", 8)
+    monkeypatch.setattr(limits, "MEMORY_MERGED_RUNS", 4)
     monkeypatch.setattr(limits, "MEMORY_RUN_IDS_MIN", 4)
     shop = home()
     log = shop.log(SETTINGS)

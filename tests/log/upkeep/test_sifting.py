@@ -8,6 +8,7 @@ import pytest
 
 from oncelog import limits
 from oncelog.connect import Database
+from oncelog.format.runs.run import Run
 from oncelog.log.memory.merging import merge_runs
 from oncelog.log.memory.run_set import RunSet
 from oncelog.log.memory.run_sieve import RunSieve
@@ -19,7 +20,7 @@ from oncelog.storage.bucket.bucket import Bucket
 from oncelog.storage.bucket.home import ObjectStorage
 from tests.log.memory.conftest import shop, tiny
 from tests.log.memory.orders import SETTINGS, append, check, many, record, remember, retried, table
-from tests.log.shop import Shop
+from tests.log.shop import Shop, in_memory
 
 __all__ = ["shop", "tiny"]
 
@@ -281,12 +282,49 @@ def test_a_merge_inside_a_merge_takes_newer_runs(shop: Shop, monkeypatch: pytest
     check(shop.log(), 320)
 
 
+def test_a_writer_that_never_rests_has_few_runs_and_writes_an_id_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs come while others are merged. With a bound that is too low for that, neighbours of different sizes were merged
+    again and again: at 100 million ids there were 23 runs, and the background took four times as long.
+    """
+    monkeypatch.setattr("oncelog.log.memory.merging.SLICE_IDS", 32)
+    monkeypatch.setattr(limits, "MEMORY_MERGED_RUNS", 8)
+    count, merged_ids, most = 5_000, 0, 0
+    with in_memory().log(SETTINGS).writer() as writer:
+        memory, more = writer._keeper._memory, iter(range(0, count, 8))
+        make_way = memory._make_way
+
+        def busy() -> None:
+            """Bring a run's ids with each slice: they come four times as slowly as they are merged."""
+            nonlocal most
+            first = None if writer._committer.core.behind else next(more, None)
+            if first is not None:
+                many(writer, range(first, first + 8))
+            most = max(most, len(keys(writer)))
+            make_way()
+
+        def noted(*given: Any) -> Run:
+            nonlocal merged_ids
+            merged_ids += sum(run.ids for run in given[3])
+            return merge_runs(*given)
+
+        monkeypatch.setattr(memory_keeper, "merge_runs", noted)
+        monkeypatch.setattr(memory, "_make_way", busy)
+        for first in more:
+            many(writer, range(first, first + 8))
+            remember(writer)
+        assert most < limits.MEMORY_RUNS_MAX * 2 // 3
+        assert 1.5 < merged_ids / count < 3
+        monkeypatch.undo()
+        assert all(ack.duplicate for ack in many(writer, range(0, count, 50)))
+
+
 def test_sealing_lets_ids_go_first_that_appends_would_wait_for(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """No append waits for sealing, and all wait for a table that is full."""
     settings = SETTINGS.__class__(segment_bytes=64 << 10, seal="auto")
     asked: list[str] = []
     monkeypatch.setattr(Housekeeper, "ask", lambda _, name, __: asked.append(name))
     monkeypatch.setattr(limits, "MEMORY_RUN_IDS", 8)
+    monkeypatch.setattr(limits, "MEMORY_MERGED_RUNS", 4)
     with shop.log(settings).writer() as writer:
         for first in range(0, 4000, 500):
             writer.append_arrow(table(range(first, first + 500)))
@@ -313,6 +351,7 @@ def test_retention_is_not_put_off_by_a_loader_that_is_never_done(shop: Shop, mon
 
     monkeypatch.setattr(retention, "truncate", noted)
     monkeypatch.setattr(limits, "MEMORY_RUN_IDS", 8)
+    monkeypatch.setattr(limits, "MEMORY_MERGED_RUNS", 4)
     with shop.log(settings).writer() as writer:
         for first in range(0, 80, 20):
             writer.append_arrow(table(range(first, first + 20)))

@@ -81,6 +81,16 @@ def filter_find(words: _Column, high: _Column, low: _Column, bits: int, found: N
             found[row] = passed == _ONE
 
 
+def sieve_add(words: _Column, high: _Column, low: _Column) -> None:
+    """Put keys into a sieve. Each touches one block, and sorted ones touch blocks in their order."""
+    blocks = np.uint64(len(words) >> 2)
+    for row in range(len(high)):
+        at, bits = (high[row] >> _HALF) * blocks >> _HALF << _TWO, low[row] >> _FOURTH_AT
+        for step in range(4):
+            words[at + _THREE - np.uint64(step)] |= _ONE << (bits & _LAST) | _ONE << (bits >> _SIX & _LAST)
+            bits >>= _TWELVE
+
+
 def sift(keys: _Column, words: _Column, rows: NDArray[np.int64], high: _Column, low: _Column) -> int:
     """Mix identities, and set rows and mixed halves of those that pass a sieve; return how many they are.
 

@@ -62,6 +62,10 @@ class Sieve:
 
     def add(self, high: Column, low: Column) -> None:
         """Let keys pass from now on. Sorted ones, as runs have them, are added several times as fast."""
+        compiled = kernels(len(high))
+        if compiled is not None:
+            compiled.sieve_add(self._words, fixed(high), fixed(low))
+            return
         homes = self._homes(high)
         if bool((homes[1:] < homes[:-1]).any()):
             for shift in _PATTERNS_AT:

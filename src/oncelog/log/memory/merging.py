@@ -19,12 +19,6 @@ from oncelog.log.memory.building import RunStore, part_bits
 from oncelog.log.memory.objects import OpenPart, RunObjects
 from oncelog.log.memory.times import OpenTimes
 
-FACTOR = 4
-FIRST_FACTOR = 8
-"""So many neighbours of one size class become one run. Of runs that were just built, more are merged at once, so that
-an id is written less often (decision 61).
-"""
-
 SLICE_IDS = 32_000
 """About so many ids are merged at once."""
 
@@ -208,35 +202,33 @@ def to_merge(memory: Sequence[Run]) -> list[Run] | None:
 def cheapest_merge(memory: Sequence[Run]) -> list[Run] | None:
     """Return the smallest neighbours, if there are any."""
     groups = coverage.neighbours(memory)
-    together = [group[at : at + FACTOR] for group in groups for at in range(len(group) - 1)]
+    together = [group[at : at + limits.MEMORY_MERGED_RUNS] for group in groups for at in range(len(group) - 1)]
     return min(together, key=lambda runs: sum(run.ids for run in runs) / len(runs), default=None)
 
 
 def worth_merging(runs: Sequence[Run]) -> slice | None:
-    """Return which neighbours to merge next: as many of one size class as ``_size_class`` says, the newest such;
-    ``None`` if there are none.
+    """Return which neighbours to merge next: so many as are merged, of one size class, the newest such; or ``None``.
 
     One that is older than a larger run counts as of that run's class: otherwise it would keep its neighbours apart for
     ever. So classes never grow from old to new, and of each there are fewer runs than are merged.
     """
     ends: dict[int, int] = {}
-    least, together = 1, FACTOR
+    least = 1
     for start in range(len(runs) - 1, -1, -1):
-        least, together = max((least, together), _size_class(runs[start].ids))
+        least = max(least, _size_class(runs[start].ids))
         end = ends.setdefault(least, start + 1)
-        if end - start == together:
+        if end - start == limits.MEMORY_MERGED_RUNS:
             return slice(start, end)
     return None
 
 
-def _size_class(ids: int) -> tuple[int, int]:
-    """Return the least ids of a run of the same class, and how many runs of this class become one.
+def _size_class(ids: int) -> int:
+    """Return the least ids of a run of the same class. A merge of as many runs as are merged is of the next class.
 
-    >>> [_size_class(ids) for ids in (100, 262_144, 2_097_151, 2_097_152, 8_388_608)]
-    [(64, 4), (262144, 8), (262144, 8), (2097152, 4), (8388608, 4)]
+    >>> [_size_class(ids) for ids in (100, limits.MEMORY_RUN_IDS, 2_097_151, 2_097_152)]
+    [64, 262144, 262144, 2097152]
     """
-    least, together = 1, FACTOR
-    while ids >= least * together:
-        least *= together
-        together = FIRST_FACTOR if least == limits.MEMORY_RUN_IDS else FACTOR
-    return least, together
+    least = 1
+    while ids >= least * limits.MEMORY_MERGED_RUNS:
+        least *= limits.MEMORY_MERGED_RUNS
+    return least

@@ -29,7 +29,7 @@ from oncelog.log.memory import coverage
 from oncelog.log.memory.building import delete_run, store_run
 from oncelog.log.memory.checking import check_run
 from oncelog.log.memory.coverage import Stretch
-from oncelog.log.memory.merging import FACTOR, cheapest_merge, merge_runs, to_merge
+from oncelog.log.memory.merging import cheapest_merge, merge_runs, to_merge
 from oncelog.log.memory.run_set import RunSet
 from oncelog.log.stored import object_keys
 from oncelog.log.stored.adopted_ids import Adopted
@@ -154,7 +154,7 @@ class MemoryKeeper:
                 continue
             while not self._committer.is_leaving and self._merge():
                 continue
-        while self._is_full and not self._committer.is_leaving and self._merge(self._merged_ids // FACTOR):
+        while self._is_full and not self._committer.is_leaving and self._merge(self._merged_ids // limits.MEMORY_MERGED_RUNS):
             continue
 
     def note_load(self) -> None:
