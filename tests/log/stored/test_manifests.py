@@ -7,7 +7,7 @@ import pytest
 
 from oncelog.errors import InvalidArgument, NotFound
 from oncelog.format.manifest import Manifest
-from oncelog.log.stored.manifests import Manifests
+from oncelog.log.stored.manifests import BODIES_KEPT, Manifests
 from oncelog.settings import LogSettings
 from oncelog.testing.clock import SimulatedClock
 from tests.log.stored.test_manifests_scale import CountedHome
@@ -79,6 +79,10 @@ def test_a_change_of_the_known_manifest_looks_for_no_newer_one() -> None:
     known = manifests.newest()
     cost = home.cost(lambda: manifests.update(next_epoch, known))
     assert (cost["read"], cost["exists"], cost["create"]) == (1, 0, 2)
+    later = [manifests.update(next_epoch) for _ in range(BODIES_KEPT)][-1]
+    cost = home.cost(lambda: manifests.update(next_epoch, later))
+    assert (cost["read"], cost["exists"], cost["create"], cost["delete"]) == (1, 0, 2, 1), "an old body goes, too"
+    assert len(home.list("bodies/")) == BODIES_KEPT
 
 
 def test_a_change_that_fails_or_does_nothing_looks_for_a_newer_manifest() -> None:

@@ -65,6 +65,7 @@ class Manifests:
         self._clock = clock
         self._pages: dict[str, tuple[Segment, ...]] = {}
         self._last: Known | None = None  # the last that was read or won: what another thread knew may be older
+        self._bodies: dict[int, str] = {}  # the keys of bodies that were made here, by their versions, until deleted
 
     @property
     def whole(self) -> Manifests:
@@ -266,6 +267,7 @@ class Manifests:
         self._home.create(body_key, [body])
         version = Version(number, manifest.epoch, nonce, body_key, xxhash.xxh3_64_intdigest(body))
         if self._create_version(version):
+            self._bodies[number] = body_key
             return Known(number, manifest, nonce)
         self._delete_quietly(body_key)
         return None
@@ -365,7 +367,7 @@ class Manifests:
         if number < 1:
             return
         try:
-            self._home.delete(self.version(number).body_key)
+            self._home.delete(self._bodies.pop(number, "") or self.version(number).body_key)
         except OncelogError:
             return  # a body too many costs a few kilobytes; the next sweep takes it
 
