@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from oncelog.errors import InvalidArgument, NotFound
+from oncelog.errors import CorruptionError, InvalidArgument, NotFound
 from oncelog.format.manifest import Manifest
-from oncelog.log.stored.manifests import BODIES_KEPT, Manifests
+from oncelog.log.stored.manifests import BODIES_KEPT, Manifests, version_key
 from oncelog.settings import LogSettings
 from oncelog.testing.clock import SimulatedClock
 from tests.log.stored.test_manifests_scale import CountedHome
@@ -49,8 +49,21 @@ def test_the_newest_is_found_from_the_last_that_was_seen() -> None:
     manifests = created(home, clock)
     newest = [manifests.update(next_epoch) for _ in range(40)][-1]
     cost = home.cost(manifests.newest)
-    assert (cost["read"], cost["exists"]) == (1, 1)
+    assert (cost["read"], cost["exists"]) == (1, 2)
     assert manifests.newest() == newest
+
+
+def test_a_version_that_is_missing_is_noticed_from_the_last_that_was_seen() -> None:
+    """The manifest before the hole would be taken for the newest, and later records for not written."""
+    clock = SimulatedClock()
+    home = CountedHome(clock)
+    here, there = created(home, clock), Manifests(home, clock)
+    here.newest()
+    for _ in range(2):
+        there.update(next_epoch)
+    home.delete(version_key(2))
+    with pytest.raises(CorruptionError, match="is missing"):
+        here.newest()
 
 
 @pytest.mark.parametrize("versions", [1, 2, 4])

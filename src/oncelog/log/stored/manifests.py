@@ -78,10 +78,11 @@ class Manifests:
         Versions are dense and never deleted, so the newest is found by doubling steps, without a list call. A search
         from the first one is made once: later ones begin where the last has ended.
         """
+        searches = known is None
         known = self._last_there() if known is None else self._newer_than(known)
         while True:
             number = self._newest_number(known.version if known else 0)
-            if known is None and self._goes_on(number):
+            if searches and self._goes_on(number):
                 continue
             if known is not None and number == known.version:
                 return known
