@@ -166,7 +166,7 @@ MEMORY_RUNS_MAX = 64
 
 MEMORY_MERGED_RUNS = 8
 """So many neighbours of one size class become one run. With more, an id is written less often, and there are more runs:
-behind the sieve these cost next to nothing (decision 66).
+behind the sieve these cost next to nothing (decision 65).
 """
 
 MEMORY_SIEVE_IDS = 1 << 26

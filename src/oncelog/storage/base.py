@@ -24,6 +24,9 @@ import pyarrow as pa
 Chunk: TypeAlias = bytes | bytearray | memoryview | pa.Buffer
 """A piece of what is to be written; a sequence of them is written as one."""
 
+Following: TypeAlias = tuple[int, int]
+"""A closed segment, by its number, and its end cursor."""
+
 QUORUM_HOME = "~quorum"
 """The key of the home in which the store of a quorum keeps who its nodes are."""
 
@@ -178,7 +181,9 @@ class LogHome(Protocol):
         """
         ...
 
-    def blocks(self, segment: int, cursor: int, end: int | None, limit_bytes: int) -> tuple[Sequence[pa.Buffer], int]:
+    def blocks(
+        self, segment: int, cursor: int, end: int | None, limit_bytes: int, then: Following | None = None
+    ) -> tuple[Sequence[pa.Buffer], int]:
         """Return whole blocks from ``cursor`` on (0 is the start), about ``limit_bytes`` of them, and the next cursor.
 
         ``end`` is the end cursor of a segment that is closed; ``None`` reads an open one, as far as it is visible:
@@ -186,6 +191,9 @@ class LogHome(Protocol):
         is returned if there is one, whatever the limit. Buffers stay valid and unchanged as long as they are held.
         Framing is checked, the blocks' own checksums are not, unless ``CheckedBlocks`` are returned. ``NotFound`` when
         a closed segment is gone.
+
+        ``then`` is the closed segment that the caller reads next, if it reads on: a home may fetch blocks of it, too,
+        before they are asked for.
         """
         ...
 

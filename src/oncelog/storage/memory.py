@@ -11,7 +11,7 @@ import pyarrow as pa
 from oncelog.clock import SYSTEM, Clock
 from oncelog.errors import CorruptionError, InvalidArgument, LogBusy, NotFound, WriterFenced
 from oncelog.format import block as block_format
-from oncelog.storage.base import Chunk, SegmentEnd
+from oncelog.storage.base import Chunk, Following, SegmentEnd
 from oncelog.storage.bell import Bell
 from oncelog.storage.chunks import joined
 from oncelog.storage.keys import check_home_key, check_key, check_prefix
@@ -152,7 +152,14 @@ class MemoryHome:
             self._bell.ring()
             return state.tail()
 
-    def blocks(self, segment: int, cursor: int, end: int | None, limit_bytes: int) -> tuple[Buffers, int]:
+    def blocks(
+        self,
+        segment: int,
+        cursor: int,
+        end: int | None,
+        limit_bytes: int,
+        then: Following | None = None,  # noqa: ARG002  nothing is fetched ahead
+    ) -> tuple[Buffers, int]:
         """Return blocks from number ``cursor`` on, about ``limit_bytes`` of them, and the next number."""
         with self._lock:
             stored, behind = self._stored(segment, end)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from oncelog.errors import Unavailable
-from oncelog.storage.base import Chunk, Claim, LogHome, SegmentEnd, SegmentWriter, Storage
+from oncelog.storage.base import Chunk, Claim, Following, LogHome, SegmentEnd, SegmentWriter, Storage
 from oncelog.testing.faults import Faults, When
 
 
@@ -139,10 +139,12 @@ class FaultyHome:
         """Fence a segment."""
         return self._storage.faults.call("fence", str(segment), lambda: self._inner.fence(segment, epoch))
 
-    def blocks(self, segment: int, cursor: int, end: int | None, limit_bytes: int) -> tuple[Sequence[pa.Buffer], int]:
+    def blocks(
+        self, segment: int, cursor: int, end: int | None, limit_bytes: int, then: Following | None = None
+    ) -> tuple[Sequence[pa.Buffer], int]:
         """Read blocks."""
         return self._storage.faults.call(
-            "blocks", str(segment), lambda: self._inner.blocks(segment, cursor, end, limit_bytes)
+            "blocks", str(segment), lambda: self._inner.blocks(segment, cursor, end, limit_bytes, then)
         )
 
     def locate(self, segment: int, entry: int, end: int | None) -> int:

@@ -18,6 +18,7 @@ from obstore.store import MemoryStore
 
 import oncelog
 from benchmarks.seaweedfs import BUCKET, SeaweedFS
+from oncelog import limits
 from oncelog.connect import Database
 from oncelog.errors import (
     Closed,
@@ -374,6 +375,46 @@ class TestCost:
         answered.set()
         found += read_all(home, 0, 40, 2)
         assert [bytes(block) for block in found] == chain.made
+
+    def test_fetching_goes_on_with_the_next_segment(self, memory_bucket: Bucket) -> None:
+        """Who reads on has blocks of the next closed segment on their way before the last of this one has come; each is
+        asked for once. Without a next segment, fetching ends with this one.
+        """
+        asked, answered = threading.Semaphore(0), threading.Event()
+
+        class Slow(Bucket):
+            def get(self, path: str, start: int = 0, length: int | None = None) -> pa.Buffer:
+                if int(path[-10:]) > 1 or "/00000000000000000001/" in path:
+                    asked.release()
+                    assert answered.wait(LONG_S)
+                return super().get(path, start, length)
+
+        slow = Slow(memory_bucket._store, "s3://memory")
+        home = ObjectStorage(slow).home("orders")
+        chains = [fill(home, segment, 6) for segment in range(2)]
+        before = slow.requests["get"]
+        found = list(home.blocks(0, 0, 6, 1, (1, 6))[0])
+        found += home.blocks(0, 1, 6, 1, (1, 6))[0]
+        assert all(asked.acquire(timeout=LONG_S) for _ in range(4 + 6))
+        answered.set()
+        found += read_all(home, 0, 6, 2)
+        found += read_all(home, 1, 6)
+        assert [bytes(block) for block in found] == [bytes(block) for chain in chains for block in chain.made]
+        assert slow.requests["get"] - before == 12
+
+    def test_a_reader_of_many_segments_asks_for_every_block_once(self, memory_bucket: Bucket) -> None:
+        """Blocks that are on their way across the end of a segment are those that are read next."""
+        settings = LogSettings(commit_interval_s=0, segment_bytes=limits.SEGMENT_BYTES_MIN, seal="off")
+        log = Database(ObjectStorage(memory_bucket)).log("orders", settings, create=True)
+        blocks, value = 80, b"v" * (limits.SEGMENT_BYTES_MIN // 20)
+        with log.writer() as writer:
+            for _ in range(blocks):
+                writer.append(value)
+        found: list[int] = []
+        cost = spent(memory_bucket, lambda: found.extend(entry.segment for entry in log.read()))
+        assert (len(found), len(set(found))) == (blocks, 5)
+        assert cost["get"] <= blocks + 5
+        assert cost.total() <= blocks + 10
 
     def test_a_block_that_is_not_full_waits_for_more(self, memory_bucket: Bucket) -> None:
         """Of what arrives within the interval one block is made; the first record does not wait, nor does a flush."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Literal
@@ -15,7 +16,7 @@ from oncelog.format.manifest import Segment
 from oncelog.log.stored.files import SealedFiles
 from oncelog.log.stored.manifests import Known, Manifests
 from oncelog.log.stored.rows import Rows
-from oncelog.storage.base import LogHome
+from oncelog.storage.base import Following, LogHome
 from oncelog.types import micros
 
 Start = Literal["earliest", "latest"] | int | np.int64 | tuple[int, int] | datetime
@@ -200,7 +201,7 @@ class Scan:
         """Return the next records, or none when there is nothing more to see now (or before position ``until``)."""
         while until is None or self.position < until:
             try:
-                found = self._read()
+                found = self._read(until)
             except CorruptionError:
                 self.check_there()  # another log of the name may stand where this one was
                 raise
@@ -221,7 +222,7 @@ class Scan:
             self._not_before_us = None
         return rows.cut(skip, None if until is None else max(skip, until - rows.first_position))
 
-    def _read(self) -> list[Rows]:
+    def _read(self, until: int | None) -> list[Rows]:
         """Return what is at the cursor, checked: that it is whole, and that it is what belongs there."""
         if self._number < 0:
             return []
@@ -229,12 +230,13 @@ class Scan:
             if self._sealed is not None:
                 return self._read_sealed(self._sealed)
             end = self._segment.end if self._segment is not None else None
-            buffers, self._cursor = self._home.blocks(self._number, self._cursor, end, self.read_bytes)
+            then = self._following(until)
+            buffers, self._cursor = self._home.blocks(self._number, self._cursor, end, self.read_bytes, then)
             if self._expects:
                 self.read_bytes = min(READ_BYTES, 2 * self.read_bytes)
         except NotFound:
             self._look_again()
-            return self._read()
+            return self._read(until)
         found = [Rows.of_blocks(blocks) for blocks in gather(buffers)]
         expected = self.position
         for rows in found:
@@ -246,6 +248,17 @@ class Scan:
                 raise CorruptionError(message)
             expected = max(expected, rows.next_position)
         return found
+
+    def _following(self, until: int | None) -> Following | None:
+        """Return the closed segment that is read next, if its blocks are. No page is read for this: old segments, which
+        are in pages, are mostly sealed.
+        """
+        if self._segment is None or (until is not None and until <= self._segment.next_position):
+            return None
+        segments = self._known.manifest.segments
+        at = bisect.bisect_left(segments, self._segment.next_position, key=lambda segment: segment.first_position)
+        found = segments[at] if at < len(segments) else None
+        return None if found is None or found.file is not None else (found.number, found.end)
 
     def _read_sealed(self, sealed: Iterator[Rows]) -> list[Rows]:
         """Return what comes next in a sealed segment, or none at its end."""

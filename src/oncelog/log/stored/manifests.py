@@ -65,6 +65,7 @@ class Manifests:
         self._clock = clock
         self._pages: dict[str, tuple[Segment, ...]] = {}
         self._last: Known | None = None  # the last that was read or won: what another thread knew may be older
+        self._bodies: dict[int, str] = {}  # the keys of bodies that were made here, by their versions, until deleted
 
     @property
     def whole(self) -> Manifests:
@@ -74,12 +75,14 @@ class Manifests:
     def newest(self, known: Known | None = None) -> Known | None:
         """Return the newest manifest there is (``None``: the log does not exist), starting from a known one.
 
-        Versions are dense and never deleted, so the newest is found by doubling steps, without a list call.
+        Versions are dense and never deleted, so the newest is found by doubling steps, without a list call. A search
+        from the first one is made once: later ones begin where the last has ended.
         """
-        known = None if known is None else self._newer_than(known)
+        searches = known is None
+        known = self._last_there() if known is None else self._newer_than(known)
         while True:
             number = self._newest_number(known.version if known else 0)
-            if known is None and self._goes_on(number):
+            if searches and self._goes_on(number):
                 continue
             if known is not None and number == known.version:
                 return known
@@ -97,6 +100,11 @@ class Manifests:
         last = self._last
         is_newer = last is not None and last.version > known.version and last.manifest.log_id == known.manifest.log_id
         return last if last is not None and is_newer else known
+
+    def _last_there(self) -> Known | None:
+        """Return the last manifest that a thread of this process has seen, if its log is there now."""
+        last = self._last
+        return last if last is not None and self.is_same(last) else None
 
     def _newest_number(self, known: int) -> int:
         """Return the highest version number there is, at least ``known``."""
@@ -155,31 +163,43 @@ class Manifests:
 
         Losing a version to somebody else is not an error: the change is applied to theirs. ``Unavailable`` leaves it
         open whether the change was made: call again with the same change.
+
+        The known manifest is taken for the newest until the next version is lost, or the change has nothing to do or
+        fails: to look for a newer one first would be a request that hardly ever finds one, while appends wait.
         """
-        known = None if known is None else self._newer_than(known)
-        current = self.newest(known)
-        if current is None or (known is not None and not self._goes_back_to(current, known)):
-            message = "the log's manifest is gone: was it deleted?"
-            raise NotFound(message)
+        current = self._there(known)
         while True:
             try:
                 wanted = change(current.manifest)
-            except NotFound:  # a page was replaced meanwhile; or the change itself says so
+            except OncelogError:  # a page was replaced since, say; or a newer manifest allows the change
                 newer = self.newest(current)
                 if newer is None or newer.version == current.version:
                     raise
                 current = newer
                 continue
-            if wanted is current.manifest:
-                return current
-            won = self._offer(current.version + 1, self._spill(wanted))
+            is_changed = wanted is not current.manifest
+            won = self._offer(current.version + 1, self._spill(wanted)) if is_changed else None
             if won is not None:
                 self._last = won
                 self._forget_body(won.version - BODIES_KEPT)
                 return won
             newer = self.newest(current)
             assert newer is not None
+            if not is_changed and newer.version == current.version:
+                return current
             current = newer
+
+    def _there(self, known: Known | None) -> Known:
+        """Return a manifest to begin with: one that is known, or the newest; ``NotFound`` if its log was deleted.
+
+        A version on top of a log that was made again since would be taken for one of its own, when it gets there.
+        """
+        last = None if known is None else self._newer_than(known)
+        found = self.newest() if last is None else last if self.is_same(last) else None
+        if found is None:
+            message = "the log's manifest is gone: was it deleted?"
+            raise NotFound(message)
+        return found
 
     def look(self, known: Known, work: Callable[[Manifest], _T]) -> tuple[Known, _T]:
         """Return what ``work`` finds by a manifest, and that manifest.
@@ -199,17 +219,6 @@ class Manifests:
                     message = f"{error}, though manifest version {known.version} refers to it: restore it from a copy"
                     raise CorruptionError(message) from error
                 known = newer
-
-    def _goes_back_to(self, current: Known, known: Known) -> bool:
-        """Tell whether the newest manifest is of the same log as a known one, and not of one that was made again since:
-        that would take a version on top of the old one for its own, when it gets there.
-        """
-        if current is not known:
-            return current.manifest.log_id == known.manifest.log_id
-        try:
-            return self.version(known.version).nonce == known.nonce
-        except NotFound:
-            return False
 
     def check_not_lost(self, *, copying: bool = False) -> None:
         """Raise ``CorruptionError`` when the manifest of a log that was here is lost. See ``is_lost``."""
@@ -259,6 +268,7 @@ class Manifests:
         self._home.create(body_key, [body])
         version = Version(number, manifest.epoch, nonce, body_key, xxhash.xxh3_64_intdigest(body))
         if self._create_version(version):
+            self._bodies[number] = body_key
             return Known(number, manifest, nonce)
         self._delete_quietly(body_key)
         return None
@@ -358,7 +368,7 @@ class Manifests:
         if number < 1:
             return
         try:
-            self._home.delete(self.version(number).body_key)
+            self._home.delete(self._bodies.pop(number, "") or self.version(number).body_key)
         except OncelogError:
             return  # a body too many costs a few kilobytes; the next sweep takes it
 

@@ -23,10 +23,10 @@ from oncelog.clock import SYSTEM, Clock
 from oncelog.errors import CorruptionError, InvalidArgument, NotFound, WriterFenced
 from oncelog.format import frame
 from oncelog.format.block import HEADER_BYTES, BlockHeader, read_header
-from oncelog.storage.base import ENSEMBLES, FIRST_MEMBERS, QUORUM_HOME, REMOVING, Chunk, SegmentEnd
+from oncelog.storage.base import ENSEMBLES, FIRST_MEMBERS, QUORUM_HOME, REMOVING, Chunk, Following, SegmentEnd
 from oncelog.storage.bell import Bell
 from oncelog.storage.bucket.bucket import Bucket
-from oncelog.storage.bucket.fetching import Fetching, result
+from oncelog.storage.bucket.fetching import Fetching, Place, result
 from oncelog.storage.chunks import joined
 from oncelog.storage.keys import check_home_key, check_key, check_prefix
 from oncelog.storage.looks import Looks
@@ -202,22 +202,24 @@ class ObjectHome:
 
     # Reading blocks.
 
-    def blocks(self, segment: int, cursor: int, end: int | None, limit_bytes: int) -> tuple[Sequence[pa.Buffer], int]:
+    def blocks(
+        self, segment: int, cursor: int, end: int | None, limit_bytes: int, then: Following | None = None
+    ) -> tuple[Sequence[pa.Buffer], int]:
         """Return blocks from number ``cursor`` on, several fetched at once, and the next number.
 
         Of a closed segment, what was fetched and is too much for now is kept for the next call, and more is fetched for
         it meanwhile: as much again at first, and all that threads can fetch as soon as a reader is seen to go on.
+        Behind the last block, fetching goes on with the segment ``then``.
         """
         found: list[pa.Buffer] = []
-        total, sounds = 0, self._bell.sounds
+        total, sounds, goes_on = 0, self._bell.sounds, self._fetching.has((segment, cursor))
         while total < limit_bytes and (end is None or cursor < end):
             known = (total // len(found) if found else 0) or self._block_bytes
             count = _how_many(len(found), limit_bytes - total, known, None if end is None else end - cursor)
             places = [(segment, number) for number in range(cursor, cursor + count)]
-            goes_on = self._fetching.has(places[0])
             fetching = self._fetching.begin(places)
-            if goes_on and end is not None:  # another reader may know of an end before this one does
-                self._fetch_ahead(segment, cursor + count, end, READ_AHEAD_BYTES // max(1, known))
+            if end is not None:  # another reader may know of an end before this one does
+                self._fetch_ahead(places[-1], end, READ_AHEAD_BYTES // max(1, known) if goes_on else count, then)
             for nth, fetch in enumerate(fetching):
                 if total >= limit_bytes:
                     if end is not None:
@@ -235,12 +237,19 @@ class ObjectHome:
                 cursor += 1
         if found and end is not None:
             self._block_bytes = total // len(found)
-            self._fetch_ahead(segment, cursor, end, len(found))
+            self._fetch_ahead((segment, cursor - 1), end, len(found), then)
         return found, cursor
 
-    def _fetch_ahead(self, segment: int, cursor: int, end: int, count: int) -> None:
-        """Have blocks of a closed segment fetched for the next call, as many as there are threads at most."""
-        places = [(segment, number) for number in range(cursor, min(end, cursor + max(1, count), cursor + FETCHERS))]
+    def _fetch_ahead(self, last: Place, end: int, count: int, then: Following | None) -> None:
+        """Have the blocks behind one of a closed segment fetched for the next call, at most one a thread.
+
+        A reader that reaches the end goes on with the next segment: without its blocks, threads would wait there.
+        """
+        segment, first = last[0], last[1] + 1
+        count = min(max(1, count), FETCHERS)
+        places = [(segment, number) for number in range(first, min(end, first + count))]
+        if then is not None:
+            places += [(then[0], number) for number in range(min(then[1], count - len(places)))]
         self._fetching.keep(places, self._fetching.begin(places))
 
     def _block(self, segment: int, number: int) -> pa.Buffer | None:

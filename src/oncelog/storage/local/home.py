@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from oncelog.clock import SYSTEM, Clock
 from oncelog.errors import InvalidArgument, WriterFenced
-from oncelog.storage.base import Chunk, SegmentEnd
+from oncelog.storage.base import Chunk, Following, SegmentEnd
 from oncelog.storage.bell import Bell
 from oncelog.storage.keys import check_home_key, is_home_key
 from oncelog.storage.local import lock
@@ -225,7 +225,14 @@ class LocalHome:
         self._bell.nudge()
         return tail
 
-    def blocks(self, segment: int, cursor: int, end: int | None, limit_bytes: int) -> tuple[Buffers, int]:
+    def blocks(
+        self,
+        segment: int,
+        cursor: int,
+        end: int | None,
+        limit_bytes: int,
+        then: Following | None = None,  # noqa: ARG002  nothing is fetched ahead
+    ) -> tuple[Buffers, int]:
         """Return whole blocks from ``cursor`` on, about ``limit_bytes`` of them, and the next cursor."""
         return self._reader.blocks(segment, cursor, end, limit_bytes)
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from oncelog.clock import SYSTEM, Clock
 from oncelog.errors import InvalidArgument, NotFound, Unavailable, WriterFenced
-from oncelog.storage.base import ENSEMBLES, Chunk, Claim, LogHome, SegmentEnd, Storage
+from oncelog.storage.base import ENSEMBLES, Chunk, Claim, Following, LogHome, SegmentEnd, Storage
 from oncelog.storage.bell import Bell
 from oncelog.storage.chunks import joined
 from oncelog.storage.looks import Looks
@@ -260,7 +260,14 @@ class QuorumHome:
         ensemble = stored.read(self.store, segment)
         return None if ensemble is None or not ensemble.nodes else self.registers(segment, ensemble)
 
-    def blocks(self, segment: int, cursor: int, end: int | None, limit_bytes: int) -> tuple[Sequence[pa.Buffer], int]:
+    def blocks(
+        self,
+        segment: int,
+        cursor: int,
+        end: int | None,
+        limit_bytes: int,
+        then: Following | None = None,  # noqa: ARG002  nothing is fetched ahead
+    ) -> tuple[Sequence[pa.Buffer], int]:
         """Return blocks from number ``cursor`` on, and the next number."""
         registers, sounds = self._found(segment), self._bell.sounds
         visible = end if end is not None else self._visible(segment)[0]
