@@ -10,7 +10,7 @@ import threading
 from oncelog.clock import Beating
 
 _YIELD_S = 0.001
-_LOOKS_MAX = 300
+_LOOKS_MAX = 500
 _BUSY_NS = 200_000
 _TASKS = "/proc/self/task"
 _TOLD_BYTES = 1024
