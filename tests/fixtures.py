@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -98,7 +98,9 @@ def redis_socket() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Yield a Spark session on two cores whose tasks are tried three times."""
+    """Yield a Spark session on two cores whose tasks are tried three times. Its Java ends with it."""
+    from pyspark import SparkContext
+
     from oncelog.spark.session import session
     from tests.spark.jobs import CONF
 
@@ -106,6 +108,25 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     started = session.start("tests", "local[2,3]", CONF, log_file=tmp_path_factory.mktemp("spark") / "spark.log")
     yield started
     started.stop()
+    java: Any = SparkContext._gateway
+    SparkContext._gateway = SparkContext._jvm = None
+    java.shutdown()
+    java.proc.stdin.close()
+    java.proc.wait()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, object, object]:
+    """End Spark with the last group of a worker: a hundred threads go with it, which simulated time looks at for work.
+
+    Tests without a group run after all groups, and start no Spark.
+    """
+    done = yield
+    is_last, follows = nextitem is None, nextitem and nextitem.get_closest_marker("xdist_group")
+    if item.get_closest_marker("xdist_group") and not (is_last or follows):
+        for fixture in item.session._fixturemanager.getfixturedefs("spark", item) or ():
+            fixture.finish(item._request)  # type: ignore[attr-defined]
+    return done
 
 
 @pytest.fixture

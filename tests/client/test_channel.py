@@ -65,7 +65,7 @@ def test_a_change_without_an_answer_is_unknown(serve: Callable[..., Serving], mo
     proxy = Proxy(server.grpc, seed=0, bytes_max=1 << 30)
     with contextlib.closing(proxy), oncelog.connect(f"oncelog://{proxy.address}") as there:
         log, queue = there.log("orders", create=True), there.queue("emails", create=True)
-        monkeypatch.setattr(channel_module, "TIMEOUT_S", 1.0)
+        monkeypatch.setattr(channel_module, "TIMEOUT_S", 0.2)
         changes: list[Callable[[], object]] = [
             lambda: there.log("others", create=True),
             lambda: there.delete("orders"),

@@ -109,17 +109,21 @@ class BucketWorld:
         self.clock = SimulatedClock(seed=seed, auto_advance=auto_advance)
         self.bucket = FaultyBucket(Bucket(MemoryStore(), "s3://memory"), duplicate_creates=duplicate_creates)
         self.faults = self.bucket.faults
+        self._opened: list[ObjectStorage] = []
 
     def database(self) -> Database:
         """Open the database in this bucket."""
-        return Database(_Unasked(self.bucket, self.clock), self.clock)
+        self._opened.append(_Unasked(self.bucket, self.clock))
+        return Database(self._opened[-1], self.clock)
 
     def fail_at(self, number: int, when: When, error: int = errno.EIO) -> None:  # noqa: ARG002  a bucket has one failure
         """Let a request fail once, or its answer be lost."""
         self.bucket.fail_at(number, when)
 
     def end(self, ending: Ending, seed: int) -> None:  # noqa: ARG002  what is stored in a bucket is stored
-        """Start the process that died again."""
+        """Start the process that died again. The threads with which it fetched end."""
+        while self._opened:
+            self._opened.pop().close()
         self.faults.heal()
 
 

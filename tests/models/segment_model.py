@@ -154,6 +154,13 @@ def _counted(model: Model, row: Row, number: int) -> int:
     return found
 
 
+@compiled
+def _copy(row: Row, out: NDArray[np.int64], made: int) -> None:
+    """Begin a step with the state it starts from, digit by digit: an assignment of rows takes numba long to compile."""
+    for digit in range(row.size):
+        out[made, digit] = row[digit]
+
+
 # The writer, the readers, and the wipes.
 
 
@@ -162,7 +169,7 @@ def write(model: Model, row: Row, out: NDArray[np.int64], made: int) -> int:
     """Start the segment, or have a node take a block."""
     if not row[STARTED]:
         if row[TAIL] == 0 or model.mistake == _NO_TOMBSTONE:
-            out[made] = row
+            _copy(row, out, made)
             out[made, STARTED] = 1
             made += 1
         return made
@@ -174,7 +181,7 @@ def write(model: Model, row: Row, out: NDArray[np.int64], made: int) -> int:
             at = register_at(model, node, number)
             overwrites = wiped or model.mistake == _BLOCK_OVERWRITES
             if row[at] == EMPTY or (row[at] == FENCE and overwrites):
-                out[made] = row
+                _copy(row, out, made)
                 out[made, at] = BLOCK
                 made += 1
     return made
@@ -191,7 +198,7 @@ def show(model: Model, row: Row, out: NDArray[np.int64], made: int) -> int:
     last = model.numbers if model.mistake == _OUT_OF_ORDER else min(row[SHOWN] + 1, model.numbers)
     for number in range(row[SHOWN], last):
         if _counted(model, row, number) >= needed:
-            out[made] = row
+            _copy(row, out, made)
             out[made, SHOWN] = number + 1
             made += 1
     return made
@@ -206,7 +213,7 @@ def wipe(model: Model, row: Row, out: NDArray[np.int64], made: int) -> int:
     if wiped < model.wipes:
         for node in range(model.width):
             if not row[node_at(model, node)]:
-                out[made] = row
+                _copy(row, out, made)
                 out[made, node_at(model, node)] = 1
                 made += 1
     return made
@@ -230,7 +237,7 @@ def damage(model: Model, row: Row, out: NDArray[np.int64], made: int) -> int:
             seen += row[known_at(model, node, which)]
         for number in range(model.numbers):
             if seen == UNSEEN and row[register_at(model, node, number)] == BLOCK:
-                out[made] = row
+                _copy(row, out, made)
                 out[made, register_at(model, node, number)] = DAMAGED
                 made += 1
     return made
@@ -267,7 +274,7 @@ def _end(model: Model, row: Row, which: int, phase: int) -> None:
 def _begin(model: Model, row: Row, which: int, out: NDArray[np.int64], made: int) -> int:
     """Take the tail that is decided; or decide that a segment ends at 0 which was never started, by a tombstone."""
     if row[TAIL] or not row[STARTED]:
-        out[made] = row
+        _copy(row, out, made)
         if row[TAIL] == 0:
             out[made, TAIL] = 1
         _end(model, out[made], which, DONE)
@@ -286,11 +293,11 @@ def _list(model: Model, row: Row, which: int, out: NDArray[np.int64], made: int)
             listed += 1
         elif model.mistake == _CHECKED_BEFORE and row[at] == UNSEEN:
             if not wiped:
-                out[made] = row
+                _copy(row, out, made)
                 out[made, at] = CHECKED
                 made += 1
         elif not wiped or row[at] == CHECKED or model.mistake == _WIPED_COUNTS:
-            out[made] = row
+            _copy(row, out, made)
             out[made, at] = SEEN + (0 if wiped else _held(model, row, node))
             made += 1
     return _walk(model, row, which, out, made) if listed >= _fences_needed(model) else made
@@ -335,7 +342,7 @@ def _walk(model: Model, row: Row, which: int, out: NDArray[np.int64], made: int)
         number += 1
     if number == model.numbers:
         is_fenced = _listed(model, row, which, number, FENCE) >= needed
-    out[made] = row
+    _copy(row, out, made)
     _end(model, out[made], which, FENCING)
     out[made, recoverer_at(which) + END] = number
     out[made, recoverer_at(which) + LACKING] = lacking
@@ -358,7 +365,7 @@ def _fence(model: Model, row: Row, which: int, out: NDArray[np.int64], made: int
         believed = row[at] == ASKED or model.mistake == _WIPED_COUNTS
         if wiped and not believed:
             continue
-        out[made] = row
+        _copy(row, out, made)
         if model.mistake == _CHECKED_BEFORE and row[at] == EMPTY:
             out[made, at] = ASKED
         elif wiped:
@@ -382,7 +389,7 @@ def _conclude(model: Model, row: Row, which: int, out: NDArray[np.int64], made: 
         fences += row[known_at(model, node, which)] == FENCE
     if blocks:
         made = _fence_ahead(model, row, which, out, made)
-        out[made] = row
+        _copy(row, out, made)
         _end(model, out[made], which, LISTING)
         made += 1
     elif fences >= _fences_needed(model):
@@ -397,7 +404,7 @@ def _fence_ahead(model: Model, row: Row, which: int, out: NDArray[np.int64], mad
     if ahead <= model.numbers:
         for node in range(model.width):
             if row[register_at(model, node, ahead)] == EMPTY and not row[node_at(model, node)]:
-                out[made] = row
+                _copy(row, out, made)
                 out[made, register_at(model, node, ahead)] = FENCE
                 made += 1
     return made
@@ -408,7 +415,7 @@ def _decide(model: Model, row: Row, which: int, out: NDArray[np.int64], made: in
     at = recoverer_at(which)
     lacking = row[at + LACKING]
     if lacking == 0:
-        out[made] = row
+        _copy(row, out, made)
         if row[TAIL] == 0 or model.mistake == _LAST_DECIDES:
             out[made, TAIL] = row[at + END] + 1
         _end(model, out[made], which, DONE)
@@ -417,7 +424,7 @@ def _decide(model: Model, row: Row, which: int, out: NDArray[np.int64], made: in
         bit = 1 << number
         readable = row[RESCUED] & bit or holders(model, row, number)
         if lacking & bit and (readable or model.mistake == _NOT_RESCUED):
-            out[made] = row
+            _copy(row, out, made)
             out[made, at + LACKING] = lacking & ~bit
             if model.mistake != _NOT_RESCUED:
                 out[made, RESCUED] = row[RESCUED] | bit
@@ -437,12 +444,12 @@ def seal(model: Model, row: Row, out: NDArray[np.int64], made: int) -> int:
         for number in range(row[TAIL] - 1):
             if not row[RESCUED] & (1 << number) and not holders(model, row, number):
                 return made
-        out[made] = row
+        _copy(row, out, made)
         out[made, SEALED] = 1
         return made + 1
     for node in range(model.width):
         if not row[node_at(model, node)]:
-            out[made] = row
+            _copy(row, out, made)
             for number in range(model.numbers + 1):
                 at = register_at(model, node, number)
                 if row[at] in (BLOCK, DAMAGED) or model.mistake == _FENCES_DELETED:

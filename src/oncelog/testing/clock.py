@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
 import threading
-from pathlib import Path
 
 from oncelog.clock import Beating
 
 _YIELD_S = 0.001
-_LOOKS_MAX = 300
+_LOOKS_MAX = 500
 _BUSY_NS = 200_000
-_TASKS = Path("/proc/self/task")
+_TASKS = "/proc/self/task"
+_TOLD_BYTES = 1024
 _waiting_threads: set[int] = set()
 """The threads of this process that wait for simulated time: none of them has work that time should wait for."""
 
@@ -147,7 +149,7 @@ def _is_notified(condition: threading.Condition) -> bool:
             if condition.wait(_YIELD_S):
                 return True
             after = _run_times_ns()
-            if not _is_at_work(before, after):
+            if not (_is_worked(before, after) or _is_one_at_work()):
                 break
             before = after
         return False
@@ -155,29 +157,43 @@ def _is_notified(condition: threading.Condition) -> bool:
         _waiting_threads.discard(me)
 
 
-def _run_times_ns() -> dict[int, int | None]:
-    """Return how long each thread ran, or waited for a processor; ``None`` for one that does so now.
-
-    Threads that wait for simulated time are left out.
-    """
-    times: dict[int, int | None] = {}
-    try:
-        tasks = list(_TASKS.iterdir())
-    except OSError:  # not Linux
-        return times
-    for task in tasks:
-        if int(task.name) not in _waiting_threads:
-            try:
-                state = (task / "stat").read_bytes().rpartition(b") ")[2][:1]
-                ran_ns, waited_ns = (task / "schedstat").read_bytes().split()[:2]
-                times[int(task.name)] = None if state in b"RD" else int(ran_ns) + int(waited_ns)
-            except (OSError, ValueError):
-                continue  # the thread has ended, or the kernel keeps no such figures
+def _run_times_ns() -> dict[int, int]:
+    """Return how long each thread ran, or waited for a processor, until it last slept."""
+    times = {}
+    for thread in _others():
+        with contextlib.suppress(OSError, ValueError):  # the thread has ended, or the kernel keeps no such figures
+            ran_ns, waited_ns = _told(thread, "schedstat").split()[:2]
+            times[thread] = int(ran_ns) + int(waited_ns)
     return times
 
 
-def _is_at_work(before: dict[int, int | None], after: dict[int, int | None]) -> bool:
-    """Tell whether a thread works now, or did so for a good part of the time between two looks."""
-    if None in before.values() or None in after.values():
-        return True
-    return any((ran_ns or 0) - (before.get(thread) or 0) > _BUSY_NS for thread, ran_ns in after.items())
+def _is_worked(before: dict[int, int], after: dict[int, int]) -> bool:
+    """Tell whether a thread worked for a good part of the time between two looks."""
+    return any(ran_ns - before.get(thread, 0) > _BUSY_NS for thread, ran_ns in after.items())
+
+
+def _is_one_at_work() -> bool:
+    """Tell whether a thread runs now, waits for a processor, or waits for a disk."""
+    for thread in _others():
+        with contextlib.suppress(OSError):
+            if _told(thread, "stat").rpartition(b") ")[2][:1] in b"RD":
+                return True
+    return False
+
+
+def _others() -> list[int]:
+    """Return the threads of the process but those that wait for simulated time; none where the system does not say."""
+    try:
+        with os.scandir(_TASKS) as tasks:
+            return [thread for thread in (int(task.name) for task in tasks) if thread not in _waiting_threads]
+    except OSError:  # not Linux
+        return []
+
+
+def _told(thread: int, what: str) -> bytes:
+    """Return what Linux tells of a thread. There may be hundreds of threads, so this is what costs least."""
+    descriptor = os.open(f"{_TASKS}/{thread}/{what}", os.O_RDONLY)
+    try:
+        return os.read(descriptor, _TOLD_BYTES)
+    finally:
+        os.close(descriptor)

@@ -127,11 +127,11 @@ def _rows_of(case: Case) -> list[str]:
     if case.name.endswith(".parquet"):
         return [str(row) for row in pq.read_table(io.BytesIO(case.content)).to_pylist()]
     stream = bytes_of.opened(io.BytesIO(case.content))
-    content = b""
+    content = bytearray()
     with contextlib.suppress(*bytes_of.DAMAGED):
         while more := stream.read(1000):
             content += more
-    encoding, mark = bytes_of.encoding_of(content[:4], None)
+    encoding, mark = bytes_of.encoding_of(bytes(content[:4]), None)
     return ["", *_unescaped(content[mark:].decode(encoding, errors="replace")).split("\n")]
 
 
