@@ -283,8 +283,8 @@ def test_a_merge_inside_a_merge_takes_newer_runs(shop: Shop, monkeypatch: pytest
 
 
 def test_a_writer_that_never_rests_has_few_runs_and_writes_an_id_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs come while others are merged. With a bound that is too low for that, neighbours of different sizes were merged
-    again and again: at 100 million ids there were 23 runs, and the background took four times as long.
+    """Runs come while others are merged. With a bound that was too low for that, neighbours of different sizes were
+    merged again and again: at 100 million ids there were 23 runs, and the background took four times as long.
     """
     monkeypatch.setattr("oncelog.log.memory.merging.SLICE_IDS", 32)
     monkeypatch.setattr(limits, "MEMORY_MERGED_RUNS", 8)

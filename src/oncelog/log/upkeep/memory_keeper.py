@@ -154,7 +154,8 @@ class MemoryKeeper:
                 continue
             while not self._committer.is_leaving and self._merge():
                 continue
-        while self._is_full and not self._committer.is_leaving and self._merge(self._merged_ids // limits.MEMORY_MERGED_RUNS):
+        short_ids = self._merged_ids // limits.MEMORY_MERGED_RUNS
+        while self._is_full and not self._committer.is_leaving and self._merge(short_ids):
             continue
 
     def note_load(self) -> None:
