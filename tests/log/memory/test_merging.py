@@ -233,7 +233,7 @@ def test_runs_stay_few() -> None:
 
 
 def test_an_id_is_written_few_times() -> None:
-    """A busy writer builds runs of one size. Merged by four, an id was written 5.7 times until there were 300 million."""
+    """A busy writer builds runs of one size. Merged by four, an id was written 5.7 times up to 300 million."""
     for millions, times in ((100, 2.9), (300, 3.9), (1000, 4.0)):
         most, written = grown([270_000] * (millions * 1_000_000 // 270_000))
         assert most < limits.MEMORY_RUNS_MAX // 2
