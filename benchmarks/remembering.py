@@ -11,7 +11,7 @@ import shutil
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -32,8 +32,13 @@ BOUNDED, UNBOUNDED = "window of 100,000 ids", "every id remembered"
 WINDOWS = {BOUNDED: Window(duration_s=86_400.0, max_keys=100_000), UNBOUNDED: Window()}
 BATCHES = 10
 SINGLES = 300
-MERGED_BATCHES = 60
-"""So many batches have several runs built, and some of them merged."""
+LAST_BATCHES = 60
+"""So many of the batches that fill one log fill the other one, too."""
+
+MERGED_BATCHES = 240
+"""In so many batches nine runs are built, and eight of them merged at least once."""
+
+IDLE_S = 0.05
 
 KNOWN_EVERY = 25
 """Of so many batches one is kept, to be sent again."""
@@ -92,7 +97,7 @@ class _Pair:
         for number in range(batches):
             table = self._source.batch(BATCH_RECORDS).table()
             self._writers[UNBOUNDED].append_arrow(table, timeout_s=None)
-            if number >= batches - MERGED_BATCHES:
+            if number >= batches - LAST_BATCHES:
                 self._writers[BOUNDED].append_arrow(table)
             if number % max(KNOWN_EVERY, batches // 100) == 0:
                 self._known.append(table)
@@ -122,28 +127,38 @@ class _Pair:
         return SINGLES / (time.perf_counter() - began)
 
     def _p99_merging(self) -> Iterator[Measurement]:
-        """Measure single appends, each right behind batches that have runs built and merged."""
+        """Measure single appends while runs are merged; as many of the log that merges none."""
         taken: dict[str, list[float]] = {name: [] for name in WINDOWS}
-        for number in range(self._plan.rounds):
-            prepared = [self._source.batch(BATCH_RECORDS).table() for _ in range(MERGED_BATCHES)]
-            for name, writer in self._writers.items():
-                self._append(writer, prepared, 0)
-                for each in range(SINGLES):
-                    began = time.perf_counter()
-                    writer.append(b"x" * 100, id=f"merging-{number}-{each}")
-                    taken[name].append(time.perf_counter() - began)
+        large, small = self._writers[UNBOUNDED], self._writers[BOUNDED]
+        for _ in range(1 if self._plan.quick else 4 * MERGED_BATCHES):
+            large.append_arrow(self._source.batch(BATCH_RECORDS).table())
+            while self._plan.quick or _merges(large):
+                taken[UNBOUNDED].append(self._single(large, len(taken[UNBOUNDED])))
+                if len(taken[UNBOUNDED]) % SINGLES == 0:
+                    break
+        taken[BOUNDED] = [self._single(small, number) for number in range(len(taken[UNBOUNDED]))]
         for name, seconds in taken.items():
             row = self._row(f"{P99_MERGING}, {name}", "s", [statistics.quantiles(seconds, n=100)[-1]])
-            row.larger_is_better = False
+            row.larger_is_better, row.note = False, f"{len(seconds)} appends"
             yield row
 
+    @staticmethod
+    def _single(writer: Writer, number: int) -> float:
+        began = time.perf_counter()
+        writer.append(b"x" * 100, id=f"merging-{number}")
+        return time.perf_counter() - began
+
     def _one_core(self) -> Iterator[Measurement]:
-        """Measure one long stretch of batches, in which runs are built and merged on the core that appends."""
-        prepared = [self._source.batch(BATCH_RECORDS).table() for _ in range(4 * MERGED_BATCHES)]
+        """Measure a long stretch of batches on one core, until all runs are built and merged that it has brought."""
+        prepared = [self._source.batch(BATCH_RECORDS).table() for _ in range(MERGED_BATCHES)]
         with _on_one_core():
-            rates = {name: self._append(writer, prepared, 0) for name, writer in self._writers.items()}
-        for name, rate in rates.items():
-            yield self._row(f"{ONE_CORE}, {name}", "records/s", [rate])
+            for name, writer in self._writers.items():
+                _rest()
+                began = time.perf_counter()
+                self._append(writer, prepared, 0)
+                _rest()
+                rate = len(prepared) * BATCH_RECORDS / (time.perf_counter() - began - IDLE_S)
+                yield self._row(f"{ONE_CORE}, {name}", "records/s", [rate])
 
     def _again(self) -> list[float]:
         writer = self._writers[UNBOUNDED]
@@ -168,6 +183,20 @@ class _Pair:
         return Measurement(workload=workload(self._ids), contender=name, unit=unit, rounds=rounds)
 
 
+def _merges(writer: Writer) -> bool:
+    """Tell whether runs of a log are being merged now."""
+    return writer._keeper._memory._merged_ids > 0  # noqa: SLF001
+
+
+def _rest() -> None:
+    """Wait until no thread of the process has worked for a while."""
+    worked_s = IDLE_S
+    while worked_s > IDLE_S / 10:
+        began = time.process_time()
+        time.sleep(IDLE_S)
+        worked_s = time.process_time() - began
+
+
 @contextmanager
 def _on_one_core() -> Iterator[None]:
     """Keep all threads of the process, and those that they start, on one core."""
@@ -181,4 +210,5 @@ def _on_one_core() -> Iterator[None]:
 
 def _set_cores(cores: set[int]) -> None:
     for thread in Path("/proc/self/task").iterdir():
-        os.sched_setaffinity(int(thread.name), cores)
+        with suppress(ProcessLookupError):  # it has ended since
+            os.sched_setaffinity(int(thread.name), cores)

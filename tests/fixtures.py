@@ -96,6 +96,9 @@ def redis_socket() -> Iterator[Path]:
         yield socket
 
 
+_JAVA_ENDS_S = 120.0
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Yield a Spark session on two cores whose tasks are tried three times. Its Java ends with it."""
@@ -110,9 +113,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     started.stop()
     java: Any = SparkContext._gateway
     SparkContext._gateway = SparkContext._jvm = None
-    java.shutdown()
-    java.proc.stdin.close()
-    java.proc.wait()
+    if java is not None:
+        java.shutdown()
+        java.proc.stdin.close()
+        java.proc.wait(_JAVA_ENDS_S)
 
 
 @pytest.hookimpl(wrapper=True)

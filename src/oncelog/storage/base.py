@@ -236,6 +236,10 @@ class LogHome(Protocol):
         """Make every ``wait`` in this process return now."""
         ...
 
+    def forget(self) -> None:
+        """Let go of what is kept of blocks: another log stands here now, or none."""
+        ...
+
 
 class Storage(Protocol):
     """The home of a database: of its logs, by key. Safe to share between threads and processes."""

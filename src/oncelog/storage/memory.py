@@ -211,6 +211,9 @@ class MemoryHome:
         """Make every ``wait`` return now."""
         self._bell.ring()
 
+    def forget(self) -> None:
+        """Do nothing: no copies are kept."""
+
     def is_there(self) -> bool:
         """Tell whether anything was created here."""
         with self._lock:

@@ -179,6 +179,10 @@ class FaultyHome:
         """Wake, without being counted."""
         self._inner.wake()
 
+    def forget(self) -> None:
+        """Forget, without being counted."""
+        self._inner.forget()
+
 
 class FaultyClaim:
     """A claim that a dead process does not give back by itself."""

@@ -11,6 +11,7 @@ from oncelog import LogSettings, limits
 from oncelog.clock import SYSTEM
 from oncelog.connect import Database
 from oncelog.log.read.scan import Scan
+from oncelog.log.stored import manifests
 from oncelog.log.stored.manifests import Manifests
 from oncelog.storage.base import Following
 from oncelog.storage.memory import MemoryHome, MemoryStorage
@@ -72,6 +73,16 @@ def test_a_segment_that_is_not_read_is_not_named(told: Told) -> None:
     while scan.next_rows(2):
         pass
     assert told == [(0, (1, 1)), (1, None)]
+
+
+def test_a_segment_far_behind_the_next_is_not_named(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments in pages are not looked up for it, and the first that is in no page is not the next one."""
+    monkeypatch.setattr(manifests, "INLINE_SEGMENTS_MAX", 1)
+    monkeypatch.setattr(manifests, "PAGE_SEGMENTS", 1)
+    scan = scan_of(filled())
+    while scan.next_rows():
+        pass
+    assert told == [(0, None), (1, None), (2, (3, 1)), (3, None)]
 
 
 def test_a_segment_in_a_file_is_not_named(told: Told) -> None:

@@ -10,7 +10,7 @@ from oncelog.format.manifest import Manifest
 from oncelog.log.stored.manifests import BODIES_KEPT, Manifests, version_key
 from oncelog.settings import LogSettings
 from oncelog.testing.clock import SimulatedClock
-from tests.log.stored.test_manifests_scale import CountedHome
+from tests.log.stored.test_manifests_scale import CountedHome, segment
 
 
 def created(home: CountedHome, clock: SimulatedClock, log_id: str = "00") -> Manifests:
@@ -119,6 +119,51 @@ def test_a_change_that_fails_or_does_nothing_looks_for_a_newer_manifest() -> Non
     assert here.update(lambda manifest: manifest, old).manifest.epoch == 6
     here._last = None
     assert here.update(lambda manifest: manifest if manifest.epoch == 1 else next_epoch(manifest), old).version == 7
+
+
+def test_a_page_for_a_version_that_another_wins_does_not_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who seals a file looks, works for seconds, and begins with an old manifest. No sweep would find the page."""
+    monkeypatch.setattr("oncelog.log.stored.manifests.INLINE_SEGMENTS_MAX", 1)
+    monkeypatch.setattr("oncelog.log.stored.manifests.PAGE_SEGMENTS", 1)
+    clock = SimulatedClock()
+    home = CountedHome(clock)
+    here, there = created(home, clock), Manifests(home, clock)
+    old = here.newest()
+    there.update(next_epoch)
+    segments = tuple(segment(number) for number in range(3))
+    newest = here.update(lambda manifest: msgspec.structs.replace(manifest, segments=segments), old)
+    assert len(newest.manifest.pages) == 2
+    assert home.list("pages/") == sorted(page.key for page in newest.manifest.pages)
+
+
+def test_two_processes_note_no_more_bodies_than_there_are() -> None:
+    """Who wins a version deletes an old body, whoever made it. What each has noted of its own must not grow."""
+    clock = SimulatedClock()
+    home = CountedHome(clock)
+    both = created(home, clock), Manifests(home, clock)
+    for number in range(200):
+        both[number * number % 7 % 2].update(next_epoch)
+    assert all(len(each._bodies) <= 2 * BODIES_KEPT for each in both)
+    assert len(home.list("bodies/")) <= BODIES_KEPT
+
+
+def test_a_change_is_not_made_to_a_log_that_was_made_again_meanwhile() -> None:
+    """It was deleted between the first look and the next version."""
+    clock = SimulatedClock()
+    home = CountedHome(clock)
+    manifests = created(home, clock)
+
+    def too_late(manifest: Manifest) -> Manifest:
+        for key in home.list(""):
+            home.delete(key)
+        new = created(home, clock, log_id="11")
+        new.update(next_epoch)
+        return next_epoch(manifest)
+
+    with pytest.raises(NotFound, match="was it deleted"):
+        manifests.update(too_late)
+    assert (newest := Manifests(home, clock).newest()) is not None
+    assert (newest.version, newest.manifest.log_id) == (2, "11")
 
 
 def test_a_newer_manifest_of_another_process_is_found() -> None:

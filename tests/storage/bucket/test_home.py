@@ -7,7 +7,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 from typing import Self
@@ -38,7 +38,7 @@ from oncelog.storage import looks
 from oncelog.storage.base import Chunk, LogHome
 from oncelog.storage.bucket import bucket as bucket_module
 from oncelog.storage.bucket.bucket import Bucket
-from oncelog.storage.bucket.home import FETCHERS, IN_FLIGHT_MAX, ObjectStorage
+from oncelog.storage.bucket.home import FETCHERS, IN_FLIGHT_MAX, ObjectHome, ObjectStorage
 from oncelog.testing.blocks import BlockChain
 from oncelog.testing.bucket import FaultyBucket
 from oncelog.testing.clock import SimulatedClock
@@ -418,6 +418,36 @@ class TestCost:
         assert (len(found), len(set(found))) == (blocks, 5)
         assert cost["get"] <= blocks + 5
         assert cost.total() <= blocks + 10
+
+    @pytest.mark.parametrize(
+        ("segment_bytes", "value_bytes"),
+        [(limits.SEGMENT_BYTES_MIN, limits.SEGMENT_BYTES_MIN // 4), (64 * limits.MIB, limits.MIB)],
+    )
+    def test_blocks_of_a_deleted_log_are_not_read(
+        self, memory_bucket: Bucket, segment_bytes: int, value_bytes: int
+    ) -> None:
+        """They were fetched ahead, and another log was made under the name: its segments have the same numbers."""
+        settings = LogSettings(commit_interval_s=0, segment_bytes=segment_bytes, seal="off")
+
+        def made(letter: bytes) -> Database:
+            database = Database(ObjectStorage(memory_bucket))
+            with database.log("orders", settings, create=True).writer() as writer:
+                for _ in range(24):
+                    writer.append(letter * value_bytes)
+            return database
+
+        first = made(b"a")
+        log = Database(ObjectStorage(memory_bucket)).log("orders")
+        with log.read() as entries:
+            assert next(iter(entries)).value[:1] == b"a"
+        assert isinstance(log._home, ObjectHome)
+        fetching = log._home._fetching
+        assert fetching._kept
+        wait(fetching._kept.values())
+        first.delete("orders")
+        made(b"b")
+        with log.read() as entries:
+            assert {entry.value[:1] for entry in entries} == {b"b"}
 
     def test_a_block_that_is_not_full_waits_for_more(self, memory_bucket: Bucket) -> None:
         """Of what arrives within the interval one block is made; the first record does not wait, nor does a flush."""

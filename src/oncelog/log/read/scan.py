@@ -250,15 +250,16 @@ class Scan:
         return found
 
     def _following(self, until: int | None) -> Following | None:
-        """Return the closed segment that is read next, if its blocks are. No page is read for this: old segments, which
-        are in pages, are mostly sealed.
+        """Return the closed segment that is read next, if its blocks are. One that stands in a page is not told: no
+        page is read for this, because old segments are mostly sealed.
         """
         if self._segment is None or (until is not None and until <= self._segment.next_position):
             return None
         segments = self._known.manifest.segments
         at = bisect.bisect_left(segments, self._segment.next_position, key=lambda segment: segment.first_position)
         found = segments[at] if at < len(segments) else None
-        return None if found is None or found.file is not None else (found.number, found.end)
+        is_next = found is not None and found.first_position == self._segment.next_position and found.file is None
+        return (found.number, found.end) if found is not None and is_next else None
 
     def _read_sealed(self, sealed: Iterator[Rows]) -> list[Rows]:
         """Return what comes next in a sealed segment, or none at its end."""

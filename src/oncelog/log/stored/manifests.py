@@ -90,8 +90,16 @@ class Manifests:
                 return None
             found = self._load(number)
             if found is not None:
-                self._last = found
+                self._note(found)
                 return found
+
+    def _note(self, found: Known) -> None:
+        """Note the last manifest that was seen. If it is of another log, made again under the name, the home lets go of
+        what it keeps of the blocks of the log before: nothing else tells them apart.
+        """
+        last, self._last = self._last, found
+        if last is not None and last.manifest.log_id != found.manifest.log_id:
+            self._home.forget()
 
     def _newer_than(self, known: Known) -> Known:
         """Return the last manifest that a thread of this process has seen, if that is newer than a known one of the
@@ -172,22 +180,30 @@ class Manifests:
             try:
                 wanted = change(current.manifest)
             except OncelogError:  # a page was replaced since, say; or a newer manifest allows the change
-                newer = self.newest(current)
-                if newer is None or newer.version == current.version:
+                newer = self._after(current)
+                if newer.version == current.version:
                     raise
                 current = newer
                 continue
-            is_changed = wanted is not current.manifest
-            won = self._offer(current.version + 1, self._spill(wanted)) if is_changed else None
-            if won is not None:
-                self._last = won
-                self._forget_body(won.version - BODIES_KEPT)
-                return won
-            newer = self.newest(current)
-            assert newer is not None
-            if not is_changed and newer.version == current.version:
+            if wanted is not current.manifest:
+                wanted = self._spill(wanted)
+                won = self._offer(current.version + 1, wanted)
+                if won is not None:
+                    self._note(won)
+                    self._forget_body(won.version - BODIES_KEPT)
+                    return won
+                self._forget_pages(wanted, current.manifest)
+            newer = self._after(current)
+            if wanted is current.manifest and newer.version == current.version:
                 return current
             current = newer
+
+    def _after(self, known: Known) -> Known:
+        """Return the newest manifest of the log that a known one is of; ``NotFound`` if the log was deleted."""
+        newer = self.newest(known)
+        if newer is None or newer.manifest.log_id != known.manifest.log_id:
+            raise _gone()
+        return newer
 
     def _there(self, known: Known | None) -> Known:
         """Return a manifest to begin with: one that is known, or the newest; ``NotFound`` if its log was deleted.
@@ -197,8 +213,7 @@ class Manifests:
         last = None if known is None else self._newer_than(known)
         found = self.newest() if last is None else last if self.is_same(last) else None
         if found is None:
-            message = "the log's manifest is gone: was it deleted?"
-            raise NotFound(message)
+            raise _gone()
         return found
 
     def look(self, known: Known, work: Callable[[Manifest], _T]) -> tuple[Known, _T]:
@@ -365,18 +380,33 @@ class Manifests:
                 self._delete_quietly(key)
 
     def _forget_body(self, number: int) -> None:
+        """Delete the body of an old version, and the notes of those that others have deleted."""
         if number < 1:
             return
+        key = self._bodies.get(number)
+        for old in [each for each in list(self._bodies) if each <= number]:
+            self._bodies.pop(old, None)
         try:
-            self._home.delete(self._bodies.pop(number, "") or self.version(number).body_key)
+            self._home.delete(key or self.version(number).body_key)
         except OncelogError:
             return  # a body too many costs a few kilobytes; the next sweep takes it
+
+    def _forget_pages(self, wanted: Manifest, before: Manifest) -> None:
+        """Delete the pages that were written for a version which somebody else has won. Nothing refers to them."""
+        kept = {page.key for page in (*before.pages, *before.conflict_pages)}
+        for page in (*wanted.pages, *wanted.conflict_pages):
+            if page.key not in kept:
+                self._delete_quietly(page.key)
 
     def _delete_quietly(self, key: str) -> None:
         try:
             self._home.delete(key)
         except OncelogError:
             return  # as above
+
+
+def _gone() -> NotFound:
+    return NotFound("the log's manifest is gone: was it deleted?")
 
 
 def _may_hold(page: Page, changes: Mapping[int, Segment]) -> bool:

@@ -49,6 +49,10 @@ class Fetching:
         except RuntimeError as error:  # the pool was shut down
             raise _closed() from error
 
+    def ahead(self, places: Sequence[Place]) -> None:
+        """Have blocks that are there fetched before they are asked for."""
+        self.keep(places, self.begin(places))
+
     def keep(self, places: Sequence[Place], fetches: Sequence[Fetch]) -> None:
         """Keep fetches of blocks that are there until they are asked for; the oldest go when there are too many."""
         with self._lock:

@@ -110,6 +110,7 @@ class ObjectHome:
         self._bell = Bell()
         self._seen: dict[int, tuple[int, int]] = {}
         self._looks = Looks(self._bell, clock)
+        self._pool = pool
         self._fetching = Fetching(pool, self._block)
         self._block_bytes = 0
 
@@ -209,21 +210,24 @@ class ObjectHome:
 
         Of a closed segment, what was fetched and is too much for now is kept for the next call, and more is fetched for
         it meanwhile: as much again at first, and all that threads can fetch as soon as a reader is seen to go on.
-        Behind the last block, fetching goes on with the segment ``then``.
+        Behind the last block, fetching goes on with the segment ``then``: with one block, until a reader goes on.
         """
         found: list[pa.Buffer] = []
-        total, sounds, goes_on = 0, self._bell.sounds, self._fetching.has((segment, cursor))
+        kept = self._fetching  # once: ``forget`` takes another
+        total, sounds, goes_on = 0, self._bell.sounds, kept.has((segment, cursor))
+        beyond = FETCHERS if goes_on else 1
         while total < limit_bytes and (end is None or cursor < end):
             known = (total // len(found) if found else 0) or self._block_bytes
             count = _how_many(len(found), limit_bytes - total, known, None if end is None else end - cursor)
             places = [(segment, number) for number in range(cursor, cursor + count)]
-            fetching = self._fetching.begin(places)
+            fetching = kept.begin(places)
             if end is not None:  # another reader may know of an end before this one does
-                self._fetch_ahead(places[-1], end, READ_AHEAD_BYTES // max(1, known) if goes_on else count, then)
+                ahead = READ_AHEAD_BYTES // max(1, known) if goes_on else count
+                kept.ahead(_behind(places[-1], end, ahead, then, beyond))
             for nth, fetch in enumerate(fetching):
                 if total >= limit_bytes:
                     if end is not None:
-                        self._fetching.keep(places[nth:], fetching[nth:])
+                        kept.keep(places[nth:], fetching[nth:])
                     break
                 block = result(fetch)
                 if block is None and end is None:
@@ -237,20 +241,8 @@ class ObjectHome:
                 cursor += 1
         if found and end is not None:
             self._block_bytes = total // len(found)
-            self._fetch_ahead((segment, cursor - 1), end, len(found), then)
+            kept.ahead(_behind((segment, cursor - 1), end, len(found), then, beyond))
         return found, cursor
-
-    def _fetch_ahead(self, last: Place, end: int, count: int, then: Following | None) -> None:
-        """Have the blocks behind one of a closed segment fetched for the next call, at most one a thread.
-
-        A reader that reaches the end goes on with the next segment: without its blocks, threads would wait there.
-        """
-        segment, first = last[0], last[1] + 1
-        count = min(max(1, count), FETCHERS)
-        places = [(segment, number) for number in range(first, min(end, first + count))]
-        if then is not None:
-            places += [(then[0], number) for number in range(min(then[1], count - len(places)))]
-        self._fetching.keep(places, self._fetching.begin(places))
 
     def _block(self, segment: int, number: int) -> pa.Buffer | None:
         """Return a block, or ``None`` where there is nothing, or a fence."""
@@ -335,6 +327,11 @@ class ObjectHome:
         """Make every ``wait`` in this process return now."""
         self._bell.ring()
 
+    def forget(self) -> None:
+        """Let go of blocks that were fetched ahead, and of how many were seen."""
+        self._fetching = Fetching(self._pool, self._block)
+        self._seen.clear()
+
 
 class ObjectClaim:
     """Nothing: the fence decides."""
@@ -393,3 +390,17 @@ def _first_hole(segment: int, sizes: dict[str, int], number: int = 0) -> int:
     while sizes.get(_block_key(segment, number), 0) >= HEADER_BYTES:
         number += 1
     return number
+
+
+def _behind(last: Place, end: int, count: int, then: Following | None, beyond: int) -> list[Place]:
+    """Return the places behind a block of a closed segment to be fetched for the next call, at most one a thread.
+
+    A reader that reaches the end goes on with the next segment: without its blocks, threads would wait there. At most
+    ``beyond`` are of that one: who reads a few records and ends has not paid for many others.
+    """
+    segment, first = last[0], last[1] + 1
+    count = min(max(1, count), FETCHERS)
+    places = [(segment, number) for number in range(first, min(end, first + count))]
+    if then is not None:
+        places += [(then[0], number) for number in range(min(then[1], count - len(places), beyond))]
+    return places

@@ -380,6 +380,11 @@ class QuorumHome:
         """Make every ``wait`` in this process return now."""
         self._bell.ring()
 
+    def forget(self) -> None:
+        """Let go of where blocks are, and of how many were seen."""
+        self._known.clear()
+        self._seen.clear()
+
 
 class QuorumSegmentWriter:
     """Writes the blocks of one segment to its ensemble."""
