@@ -39,5 +39,5 @@ def test_a_system_that_does_not_say(monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(_: str) -> int:
         raise ValueError
 
-    monkeypatch.setattr(machine_memory.os, "sysconf", unknown)
+    monkeypatch.setattr("os.sysconf", unknown)
     assert memory_bytes() == 0
