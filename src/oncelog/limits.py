@@ -170,7 +170,10 @@ behind the sieve these cost next to nothing (decision 65).
 """
 
 MEMORY_SIEVE_IDS = 1 << 26
-"""A sieve is made for so many ids at most, in 205 MiB, and is good for 1.8 times as many."""
+"""A sieve is made for so many ids, in 205 MiB, on any machine, and is good for 1.8 times as many."""
+
+MEMORY_SIEVE_SHARE = 32
+"""A larger sieve is made where it takes no more than this part of the memory: 768 MiB of 24 GiB, 250 million ids."""
 
 MEMORY_LEFT_BYTES_MAX = MIB
 """A table of ids that is no larger is kept when its writer is closed: the next one of the process need not read it."""

@@ -29,8 +29,9 @@ pytestmark = pytest.mark.usefixtures("tiny", "_quiet")
 
 @pytest.fixture
 def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let runs be built and merged only when a test says so."""
+    """Let runs be built and merged only when a test says so, on a machine with little memory."""
     monkeypatch.setattr(Housekeeper, "ask", lambda *_: None)
+    monkeypatch.setattr(sifting, "memory_bytes", lambda: 0)
 
 
 def shown(writer: Writer) -> RunSet:
@@ -138,6 +139,29 @@ def test_a_sieve_that_may_not_grow_has_the_newest_runs(shop: Shop, monkeypatch: 
         assert renewed < 40 < behind
         assert many(writer, range(640)) == retried(acks)
     check(shop.log(), 640)
+
+
+def test_a_sieve_grows_on_where_there_is_memory(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to a share of it, and no further: then the newest runs are behind it alone. A large sieve is not made for ids
+    that nobody has brought yet.
+    """
+    monkeypatch.setattr(sifting, "IDS_MIN", 1)
+    monkeypatch.setattr("oncelog.dedup.runs.sieve._BLOCKS_MIN", 2)
+    monkeypatch.setattr(limits, "MEMORY_SIEVE_IDS", 64)
+    monkeypatch.setattr(sifting, "memory_bytes", lambda: 20 * 32 * limits.MEMORY_SIEVE_SHARE)
+    with shop.log(SETTINGS).writer() as writer:
+        acks, has_all = many(writer, range(8)), list[bool]()
+        for first in range(8, 480, 8):
+            acks += many(writer, range(first, first + 8))
+            remember(writer)
+            sieve = shown(writer).sieve
+            assert sieve is not None
+            assert sieve.ids <= max(128, min(first, 200))
+            has_all.append(sieved(writer) == keys(writer))
+        assert has_all == sorted(has_all, reverse=True)
+        assert 300 <= 8 * sum(has_all) <= 360
+        assert many(writer, range(480)) == retried(acks)
+    check(shop.log(), 480)
 
 
 def test_runs_in_a_bucket_are_not_read_for_a_sieve(memory_bucket: Bucket) -> None:

@@ -131,6 +131,7 @@ def test_the_sieve_has_every_id_of_what_is_behind_it(
 ) -> None:
     """Whoever builds, merges, adopts, reads or makes a run again, and whatever cuts that short."""
     walk = Walk(shop, seed)
+    monkeypatch.setattr(sifting, "memory_bytes", lambda: 0)
     if walk.chance.random() < 0.3:
         monkeypatch.setattr(limits, "MEMORY_SIEVE_IDS", 64)
     steps: list[Callable[[], None]] = [walk.append_new, walk.append_known, walk.remember, walk.be_cut_short]

@@ -27,6 +27,7 @@ IDS_PER_BLOCK_MAX = 18
 
 _BLOCKS_MIN = 1 << 14
 _BLOCK_WORDS = 4
+BLOCK_BYTES = 8 * _BLOCK_WORDS
 _PATTERNS = 4096
 _PATTERNS_AT = (52, 40, 28, 16)
 """From which bit of a key's second half on the two bits of each word are named."""

@@ -6,18 +6,22 @@ from collections.abc import Callable, Sequence
 
 from oncelog import limits
 from oncelog.dedup.runs.entries import Entries
+from oncelog.dedup.runs.sieve import BLOCK_BYTES, IDS_PER_BLOCK
 from oncelog.errors import CorruptionError
 from oncelog.format.runs.run import Run
 from oncelog.log.memory.objects import RunObjects
 from oncelog.log.memory.recall import Recall
 from oncelog.log.memory.run_set import OpenRun, RunSet
 from oncelog.log.memory.run_sieve import RunSieve
+from oncelog.log.upkeep.machine_memory import memory_bytes
 
 IDS_MIN = 1 << 19
 """A sieve is made for so many ids at least: 1.6 MiB."""
 
 GROWTH = 2
-"""A sieve is made for so many times the ids there are: all runs are read again each time another takes its place."""
+"""A sieve is made for so many times the ids there are: all runs are read again each time another takes its place. A
+large one is made for those there are.
+"""
 
 READ_PER_LOOK = 16
 """So many ids are read into a sieve for each that was looked up: a look without it costs far more than a read."""
@@ -100,7 +104,13 @@ class Sifter:
 
 def _sieve_for(ids: int) -> RunSieve:
     """Return an empty sieve for a log of so many ids, within the bounds. The system gives it memory as it is filled."""
-    return RunSieve(min(max(GROWTH * ids, IDS_MIN), limits.MEMORY_SIEVE_IDS))
+    wanted = min(max(GROWTH * ids, IDS_MIN), max(ids, limits.MEMORY_SIEVE_IDS))
+    return RunSieve(min(wanted, _ids_most()))
+
+
+def _ids_most() -> int:
+    """Return for how many ids a sieve may be made here."""
+    return max(limits.MEMORY_SIEVE_IDS, memory_bytes() // limits.MEMORY_SIEVE_SHARE * IDS_PER_BLOCK // BLOCK_BYTES)
 
 
 def _ids(runs: Sequence[OpenRun]) -> int:
@@ -109,7 +119,7 @@ def _ids(runs: Sequence[OpenRun]) -> int:
 
 def _fits(sieve: RunSieve, ids: int, unread: Sequence[OpenRun]) -> bool:
     """Tell whether runs can be read into a sieve, which is made for all ids there are, or is as large as may be."""
-    is_large_enough = ids <= sieve.ids_max or sieve.ids >= limits.MEMORY_SIEVE_IDS
+    is_large_enough = ids <= sieve.ids_max or sieve.ids >= _ids_most()
     return is_large_enough and sieve.count + _ids(unread) <= sieve.ids_max
 
 
