@@ -18,10 +18,13 @@ from hypothesis import strategies as st
 import oncelog
 from oncelog import LogSettings
 from oncelog.dedup import kernels
+from oncelog.dedup import table as tables
 from oncelog.dedup.fingerprint import FINGERPRINT_FAMILY
 from oncelog.dedup.identity import PAIR_FAMILY, Hasher
 from oncelog.dedup.repeats import distinct
-from oncelog.dedup.window import DedupWindow
+from oncelog.dedup.runs import sieve
+from oncelog.dedup.table import Table
+from oncelog.dedup.window import DedupWindow, WindowState
 from oncelog.format.payload import columns
 from oncelog.types import Record
 
@@ -193,6 +196,150 @@ def test_a_plain_batch_takes_one_walk(chosen: Chosen) -> None:
     assert (window.find(keys[:30_000]) == -1).all()
     chosen.by("numpy")
     assert not window.enter(keys[:30_000], 40_000, keys[:30_000, 0].copy()), "without compiled loops there is none"
+
+
+def shrink_tables(patch: pytest.MonkeyPatch, blocks: int) -> None:
+    """Let a table of some keys do what one of 300,000 does, with a sieve of so few blocks that many keys pass it."""
+    for module, name, value in (
+        (tables, "_SMALL_KEYS", 0),
+        (tables, "_RUN_KEYS", 64),
+        (tables, "_PASSING_MAX", 6),
+        (tables, "_SIEVE_ROUNDS", 1),
+        (sieve, "_BLOCKS_MIN", blocks),
+        (sieve, "IDS_PER_BLOCK", 1000),
+    ):
+        patch.setattr(module, name, value)
+
+
+@given(data=st.data(), blocks=st.integers(1, 40))
+@settings(deadline=None, max_examples=150)
+def test_keys_that_only_a_sieve_has_seen_are_known(chosen: Chosen, data: st.DataObject, blocks: int) -> None:
+    """A key that is in the ring and not yet in the slots is as known as any: otherwise its record is stored twice.
+
+    Batches of new, known and repeated keys; single keys and stored ones between them; the old end dropped at any time.
+    """
+    key = st.integers(0, 400).map(lambda number: (number * 7919 + 1, number))
+    known: dict[tuple[int, int], int] = {}
+    position = 0
+    with pytest.MonkeyPatch.context() as patch:
+        shrink_tables(patch, blocks)
+        chosen.by("numba")
+        table = Table()
+        for _ in range(data.draw(st.integers(1, 25))):
+            batch = data.draw(st.lists(key, min_size=1, max_size=30))
+            keys = np.array(batch, np.uint64)
+            match data.draw(st.sampled_from(["batch", "new", "new", "new", "one", "stored", "drop"])):
+                case "drop":
+                    first = data.draw(st.integers(0, position))
+                    table.drop_before(first)
+                    known = {each: at for each, at in known.items() if at >= first}
+                    continue
+                case "one":
+                    handle = table.find_or_add_one(*batch[0], position, batch[0][0])
+                    assert (handle >= 0) == (batch[0] in known)
+                    batch = [] if batch[0] in known else batch[:1]
+                case "stored":
+                    fresh = [each for each in dict.fromkeys(batch) if each not in known]
+                    some, numbers = (
+                        np.array(fresh, np.uint64).reshape(-1, 2),
+                        np.arange(position, position + len(fresh)),
+                    )
+                    table.fold(WindowState(some, numbers, some[:, 0].copy(), numbers, numbers, numbers >= 0))
+                    batch = fresh
+                case how:
+                    if how == "new":
+                        batch = [each for each in dict.fromkeys(batch) if each not in known]
+                        keys = np.array(batch, np.uint64).reshape(-1, 2)
+                    if batch and table.enter(keys, position, keys[:, 0].copy()):
+                        assert len(set(batch)) == len(batch)
+                        assert known.keys().isdisjoint(batch)
+                    elif batch:
+                        handles = table.find(keys)
+                        assert [each in known for each in batch] == (handles >= 0).tolist()
+                        batch = [each for each in dict.fromkeys(batch) if each not in known]
+                        keys = np.array(batch, np.uint64).reshape(-1, 2)
+                        table.add(keys, np.arange(position, position + len(batch)), keys[:, 0].copy())
+            known |= {each: position + row for row, each in enumerate(batch)}
+            position += len(batch)
+            table.commit(position, position, position)
+            assert table.count == len(known)
+            stored = table.between(0, position)
+            assert stored.positions.tolist() == list(known.values())
+            assert stored.keys.tolist() == [list(each) for each in known]
+            if data.draw(st.booleans()):
+                everything = np.array([*known, (1, 401), (2, 402)], np.uint64)
+                handles = table.find(everything)
+                assert table.positions(handles[:-2]).tolist() == list(known.values())
+                assert (handles[-2:] == -1).all()
+
+
+def test_batches_of_new_keys_leave_the_slots_alone(chosen: Chosen) -> None:
+    """Otherwise a log that remembers every id takes twice the time of a bounded window to decide a batch."""
+    chosen.by("numba")
+    table = Table()
+    keys = np.random.default_rng(4).integers(0, 2**64, (900_000, 2), np.uint64)
+    for position in range(0, 900_000, 10_000):
+        some = keys[position : position + 10_000]
+        if not table.enter(some, position, some[:, 0].copy()):
+            assert position < 50_000, "while the table grows"
+            table.add(some, np.arange(position, position + 10_000), some[:, 0].copy())
+        table.commit(position + 10_000, 1, 1)
+        if position % 250_000 == 0:
+            table.drop_before(position - 20_000)
+    assert table._loose == table.count
+    again = keys[-5000:]
+    assert not table.enter(again, 900_000, again[:, 0].copy())
+    assert table._loose == table.count, "the sieve and the ring tell that"
+    assert table.positions(table.find(again)).tolist() == list(range(895_000, 900_000))
+    assert table._loose == 0
+
+
+@pytest.mark.parametrize("rounds", [1, 4])
+def test_a_sieve_that_was_emptied_has_the_keys_that_stayed(
+    chosen: Chosen, monkeypatch: pytest.MonkeyPatch, rounds: int
+) -> None:
+    """A sieve is emptied when it is full, or when the old end is dropped. A key that it lacks would be stored twice."""
+    shrink_tables(monkeypatch, 4096)
+    monkeypatch.setattr(tables, "_SIEVE_ROUNDS", rounds)
+    emptied = []
+    clear = sieve.Sieve.clear
+
+    def noted(each: sieve.Sieve) -> None:
+        emptied.append(each)
+        clear(each)
+
+    monkeypatch.setattr(sieve.Sieve, "clear", noted)
+    chosen.by("numba")
+    table = Table()
+    keys = np.random.default_rng(6).integers(0, 2**64, (600, 2), np.uint64)
+    table.add(keys[:40], np.arange(40), keys[:40, 0].copy())
+    for position in range(40, 600, 10):
+        some, known = keys[position : position + 10], keys[position - 20 : position + 10]
+        assert table.enter(some, position, some[:, 0].copy())
+        table.commit(position + 10, 1, 1)
+        for each in known:
+            assert not table.enter(each.reshape(1, 2), position + 10, each[:1].copy())
+            table._meets_known = False  # the next one asks the sieve, too
+        table.drop_before(position - 20)
+    assert len(emptied) > 3
+
+
+def test_a_batch_after_known_keys_asks_the_slots_first(chosen: Chosen) -> None:
+    """Where each batch has a retried record, a look at the sieve would be in vain; new ones use the sieve again."""
+    chosen.by("numba")
+    table = Table()
+    keys = np.random.default_rng(5).integers(0, 2**64, (120_000, 2), np.uint64)
+    table.add(keys[:40_000], np.arange(40_000), keys[:40_000, 0].copy())
+    table.commit(40_000, 1, 1)
+    mixed = keys[39_999:50_000]
+    for _ in range(2):
+        assert not table.enter(mixed, 40_000, mixed[:, 0].copy())
+    for position, loose in ((40_000, 0), (50_000, 10_000), (60_000, 20_000)):
+        some = keys[position : position + 10_000]
+        assert table.enter(some, position, some[:, 0].copy())
+        assert table._loose == loose
+    table.commit(70_000, 1, 1)
+    assert table.positions(table.find(keys[:70_000])).tolist() == list(range(70_000))
 
 
 @pytest.mark.parametrize(("wish", "loaded"), [("0", False), ("1", True), (None, False)])

@@ -44,6 +44,7 @@ def rehearse() -> None:
 def _rehearse_runs(keys: NDArray[np.uint64], fingerprints: NDArray[np.uint64]) -> None:
     sieve = Sieve(_ROWS)
     sieve.sifted(keys)
+    sieve.enter(keys)
     high, low = mixed_keys(keys)
     sieve.add(high, low)
     entries = Entries(high, low, fingerprints, np.arange(_ROWS, dtype=np.uint64)).sorted()

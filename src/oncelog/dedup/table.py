@@ -3,6 +3,11 @@
 It is a window that never evicts by itself. All its keys stand in the order of their positions, so what a run has come
 to hold is dropped from its old end in one step. Of an id that was stored several times the newest position counts; the
 others stay in the ring, as ghosts, because a run is made of all that the log holds.
+
+Nearly every batch in columns brings new ids only, and most ids go into a run before anybody looks for them. So a batch
+is first put into a sieve: ids that did not pass it before are new. They stay *loose*: the ring has them, the slots do
+not, until a search needs them there. To put an id into a sieve touches one line of memory, to put it into the slots
+four.
 """
 
 from __future__ import annotations
@@ -11,15 +16,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oncelog import limits
+from oncelog.dedup.kernels import kernels_at_hand
 from oncelog.dedup.repeats import distinct, first_occurrence
 from oncelog.dedup.ring import FLAG_BITS, GHOST, PENDING, START, Handles, Keys
-from oncelog.dedup.window import DedupWindow, WindowState
+from oncelog.dedup.runs.mix import mixed_keys
+from oncelog.dedup.runs.sieve import Sieve
+from oncelog.dedup.window import DedupWindow, WindowState, as_keys
 
 _FOREVER_US, _ALL_KEYS = 1 << 62, 1 << 40
 
 _SMALL_KEYS = 32_768
 _RUN_KEYS = limits.MEMORY_RUN_IDS + limits.MEMORY_RUN_IDS // 4
 """What a table holds when a run is made of its oldest keys, and of those that come meanwhile."""
+
+_SIEVE_ROUNDS = 2
+"""A sieve is made for so many times the keys that the ring holds: it is emptied when so many were put in."""
+
+_PASSING_MAX = 32
+"""If more keys of a batch pass the sieve, the slots tell which of them are known."""
 
 
 class Table(DedupWindow):
@@ -28,6 +42,66 @@ class Table(DedupWindow):
     def __init__(self) -> None:
         """Make an empty table."""
         super().__init__(_FOREVER_US, _ALL_KEYS)
+        self._sieve: Sieve | None = None
+        self._sifted = 0
+        """How many keys were put into the sieve."""
+        self._sifted_to = 0
+        """The handle below which the sieve has every key of the table."""
+        self._meets_known = False
+        """Whether the last batch had a key that was known, or came twice: then the next one may have one, too."""
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of everything that grows with the keys."""
+        return super().nbytes + (0 if self._sieve is None else self._sieve.nbytes)
+
+    def enter(self, keys: Keys, first_position: int, fingerprints: NDArray[np.uint64]) -> bool:
+        """Insert keys as pending, as a window does; where a sieve can tell that they are new, they stay loose."""
+        keys = as_keys(keys)
+        if not self._has_room(len(keys)):
+            return False
+        if self._meets_known or self._ring.capacity <= _SMALL_KEYS:
+            entered = super().enter(keys, first_position, fingerprints)
+            self._meets_known = not entered
+            return entered
+        passing = None if kernels_at_hand(len(keys)) is None else self._prepared_sieve(len(keys)).enter(keys)
+        if passing is None:
+            return False
+        self._sifted += len(keys)
+        if len(passing) > _PASSING_MAX or (len(passing) and not self._are_new(keys, keys[passing])):
+            self._meets_known = True
+            return False
+        self._ring.write(self._ring.keys, self._head, keys)
+        self._write_pending(len(keys), first_position, fingerprints)
+        self._loose += len(keys)
+        self._sifted_to = self._head
+        return True
+
+    def _prepared_sieve(self, count: int) -> Sieve:
+        """Return a sieve that has every key of the table, and has room for so many more."""
+        sieve, room = self._sieve, _SIEVE_ROUNDS * self._ring.capacity
+        if sieve is None or sieve.ids < room:
+            self._sieve = sieve = Sieve(room)
+            self._sifted = self._sifted_to = 0
+        elif self._sifted + count > room:
+            self._empty(sieve)
+        low = max(self._sifted_to, self._tail)
+        if low < self._head:
+            sieve.add(*mixed_keys(np.ascontiguousarray(self._ring.read(self._ring.keys, low, self._head))))
+            self._sifted += self._head - low
+            self._sifted_to = self._head
+        return sieve
+
+    def _empty(self, sieve: Sieve) -> None:
+        sieve.clear()
+        self._sifted = self._sifted_to = 0
+
+    def _are_new(self, keys: Keys, few: Keys) -> bool:
+        """Tell whether no key of these few is in the table, and each is only once among ``keys``."""
+        if (self._slots.find(few, self._tail) >= 0).any():
+            return False
+        loose = self._ring.read(self._ring.keys, self._head - self._loose, self._head)
+        return all(_count(loose, key) == 0 and _count(keys, key) == 1 for key in few)
 
     def _grown(self, needed: int) -> int:
         """Return the capacity for so many keys. A table that is no longer small soon has enough for a run: it gets that
@@ -88,7 +162,11 @@ class Table(DedupWindow):
 
     def drop_before(self, position: int) -> int:
         """Forget the committed keys below a position, and return how many: a run has them."""
-        return self._move_tail(self._first_committed_from(position))
+        dropped = self._move_tail(self._first_committed_from(position))
+        self._loose = min(self._loose, self._head - self._tail)
+        if self._sieve is not None and self._sifted > self._ring.capacity:
+            self._empty(self._sieve)  # now, because the table has few keys that must be put in again
+        return dropped
 
     def _first_committed_from(self, position: int) -> int:
         """Return the first handle whose position is not below this one, at most the first pending one."""
@@ -124,3 +202,9 @@ def _last_of_each(keys: Keys) -> NDArray[np.bool_]:
     last = len(keys) - 1 - first_occurrence(keys[::-1])[::-1]
     found: NDArray[np.bool_] = last == np.arange(len(keys))
     return found
+
+
+def _count(keys: Keys, key: NDArray[np.uint64]) -> int:
+    """Return how often a key is among others."""
+    same = np.flatnonzero(keys[:, 0] == key[0])
+    return int(np.count_nonzero(keys[same, 1] == key[1]))

@@ -5,7 +5,9 @@ is evicted. Invariants, from ``tail`` to before ``head``:
 
 - pending keys have increasing positions; below ``settled`` none is pending, and from there on all are;
 - a batch (a key with the start bit and the ones after it without) is evicted whole;
-- a key below ``tail`` is gone; a ghost in between counts for nothing. ``RefreshingWindow`` and ``Table`` leave ghosts.
+- a key below ``tail`` is gone; a ghost in between counts for nothing. ``RefreshingWindow`` and ``Table`` leave ghosts;
+- the slots have every key but the newest ``loose`` ones. Only ``Table`` leaves keys loose. Each method that searches
+  the slots or adds to them puts the loose keys in first.
 
 Positions, ticks and times take 32 bits as long as the window's lie close together, and 64 for good when they once did
 not. The arrays start small and double up to room for ``max_keys`` and a tenth more; when more keys are pending than
@@ -63,7 +65,7 @@ class DedupWindow:
         self._duration_us = duration_us
         self._max_keys = max_keys
         self._tail = self._settled = self._head = first_handle
-        self._ghosts = self._pending = 0
+        self._ghosts = self._pending = self._loose = 0
         self._crowded = 1.0
         self._evicted = 0
         self._ring = Ring(_CAPACITY_MIN, first_handle)
@@ -104,13 +106,17 @@ class DedupWindow:
 
     def find(self, keys: Keys) -> Handles:
         """Return the handle of each key, -1 for one that is absent or evicted."""
-        keys = _as_keys(keys)
+        keys = as_keys(keys)
+        if self._loose:
+            self._index_loose()
         if len(keys) <= _FEW:
             return np.array([self.find_one(high, low) for high, low in keys.tolist()], dtype=np.int64)
         return self._slots.find(keys, self._tail)
 
     def find_one(self, high: int, low: int) -> int:
         """Return the handle of one key, or -1."""
+        if self._loose:
+            self._index_loose()
         return self._slots.find_one(high, low, self._tail)
 
     def positions(self, handles: Handles) -> NDArray[np.int64]:
@@ -165,10 +171,12 @@ class DedupWindow:
         The keys must be distinct and absent, the positions increasing and above all pending ones. A batch must come in
         one call, or in calls with nothing between them.
         """
-        keys = _as_keys(keys)
+        keys = as_keys(keys)
         count = len(keys)
         if count == 0:
             return
+        if self._loose:
+            self._index_loose()
         assert positions[0] <= positions[-1]
         self._reserve(count)
         ring = self._ring
@@ -190,14 +198,24 @@ class DedupWindow:
         ``False``, and nothing is changed: one is known or repeats, or what does it in one walk is not at hand, or there
         is no room yet, which would be made in vain if all are known.
         """
-        keys = _as_keys(keys)
-        ring, head, count = self._ring, self._head, len(keys)
-        has_room = head - self._tail + count <= ring.capacity and head + count <= self._slots.end
-        if not has_room or kernels_at_hand(count) is None:
+        keys = as_keys(keys)
+        if not self._has_room(len(keys)) or kernels_at_hand(len(keys)) is None:
             return False
-        ring.write(ring.keys, head, keys)
-        if not self._slots.enter(keys, head, self._tail):
+        if self._loose:
+            self._index_loose()
+        self._ring.write(self._ring.keys, self._head, keys)
+        if not self._slots.enter(keys, self._head, self._tail):
             return False
+        self._write_pending(len(keys), first_position, fingerprints)
+        return True
+
+    def _has_room(self, count: int) -> bool:
+        """Tell whether the ring, and the numbers of the slots, have room for so many more keys."""
+        return self._head - self._tail + count <= self._ring.capacity and self._head + count <= self._slots.end
+
+    def _write_pending(self, count: int, first_position: int, fingerprints: NDArray[np.uint64]) -> None:
+        """Make pending keys, each a batch of its own, of the keys that the ring has behind the head."""
+        ring, head = self._ring, self._head
         first, step = (first_position << FLAG_BITS) | START | PENDING, 1 << FLAG_BITS
         ring.marks.admit(first, first + step * (count - 1), self._places)
         first -= ring.marks.base
@@ -205,12 +223,13 @@ class DedupWindow:
         ring.write(ring.fingerprints, head, fingerprints)
         self._head += count
         self._pending += count
-        return True
 
     def find_or_add_one(self, high: int, low: int, position: int, fingerprint: int) -> int:
         """Return the handle of one key; insert it as pending, under the same conditions as ``add``, and return -1 if it
         is absent.
         """
+        if self._loose:
+            self._index_loose()
         ring, head = self._ring, self._head
         if head - self._tail >= ring.capacity or head >= self._slots.end:
             self._reserve(1)
@@ -387,11 +406,22 @@ class DedupWindow:
     def _index(self) -> None:
         """Build the slots again from the ring."""
         self._slots = Slots(self._ring, self._bucket_count(), base=self._tail - BUCKET_SLOTS)
-        for low in range(self._tail, self._head, _INDEX_KEYS):
-            handles = np.arange(low, min(low + _INDEX_KEYS, self._head))
+        self._index_from(self._tail)
+
+    def _index_loose(self) -> None:
+        """Put the loose keys into the slots."""
+        self._index_from(self._head - self._loose)
+        if self._slots.spill:
+            self._relieve()
+
+    def _index_from(self, low: int) -> None:
+        """Put the keys from a handle on into the slots, which have all keys before it."""
+        for start in range(low, self._head, _INDEX_KEYS):
+            handles = np.arange(start, min(start + _INDEX_KEYS, self._head))
             if self._ghosts:
                 handles = handles[self._ring.flags_at(handles) & GHOST == 0]
             self._slots.insert(self._ring.keys_at(handles), handles, self._tail)
+        self._loose = 0
 
     def _relieve(self) -> None:
         """Take more buckets when too many keys found theirs full; for keys that always collide this ends soon."""
@@ -449,5 +479,6 @@ class DedupWindow:
     first_occurrence = staticmethod(first_occurrence)
 
 
-def _as_keys(keys: Keys) -> Keys:
+def as_keys(keys: Keys) -> Keys:
+    """Return keys in the form that the loops take."""
     return np.ascontiguousarray(keys, dtype=np.uint64).reshape(-1, 2)

@@ -24,6 +24,8 @@ _ZERO = np.uint64(0)
 _FIRST_AT = np.uint64(52)
 _FOURTH_AT = np.uint64(16)
 """Where a key's second half names the bits of the first and of the fourth word of a sieve's block."""
+_AHEAD = 64
+"""So many keys' blocks are read ahead."""
 _CROWD = 64
 """More keys than this are in one bucket only where keys repeat, or are no mixed ones."""
 
@@ -126,6 +128,47 @@ def sift(keys: _Column, words: _Column, rows: NDArray[np.int64], high: _Column, 
             if passes == _ONE:
                 rows[count], high[count], low[count] = row, high[row], low[row]
                 count += 1
+    return count
+
+
+def sieve_enter(keys: _Column, words: _Column, rows: NDArray[np.int64], homes: _Column, low: _Column) -> int:
+    """Put identities into a sieve; set the rows of those that passed before their turn, and return how many they are.
+
+    The blocks of the next keys are read before the first of these keys is put in, as in ``enter`` of the table.
+    """
+    blocks = np.uint64(len(words) >> 2)
+    for row in range(len(keys)):
+        half = keys[row, 1]
+        value = (half ^ half >> _SHIFT) * _FIRST
+        value = (value ^ value >> _SHIFT) * _SECOND
+        value = value ^ value >> _SHIFT ^ keys[row, 0]
+        value = (value ^ value >> _SHIFT) * _FIRST
+        value = (value ^ value >> _SHIFT) * _SECOND
+        mixed = value ^ value >> _SHIFT
+        homes[row] = (mixed >> _HALF) * blocks >> _HALF << _TWO
+        value = half + mixed
+        value = (value ^ value >> _SHIFT) * _FIRST
+        value = (value ^ value >> _SHIFT) * _SECOND
+        low[row] = value ^ value >> _SHIFT
+    count, start, near = 0, 0, _ZERO
+    while start < len(keys):
+        end = min(start + _AHEAD, len(keys))
+        for row in range(start, end):
+            near |= words[homes[row]]
+        for row in range(start, end):
+            at, bits = homes[row], low[row] >> _FOURTH_AT
+            missing = _ZERO
+            for step in range(4):
+                place = at + _THREE - np.uint64(step)
+                named = _ONE << (bits & _LAST) | _ONE << (bits >> _SIX & _LAST)
+                missing |= named & ~words[place]
+                words[place] |= named
+                bits >>= _TWELVE
+            if missing == _ZERO:
+                rows[count] = row
+                count += 1
+        start = end
+    homes[0] = near  # lest the compiler leave out what was read ahead
     return count
 
 

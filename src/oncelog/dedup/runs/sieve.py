@@ -13,7 +13,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from oncelog.dedup.kernels import fixed, kernels
+from oncelog.dedup.kernels import fixed, kernels, kernels_at_hand
 from oncelog.dedup.runs.mix import Halves, mixed_keys
 
 Column = NDArray[np.uint64]
@@ -46,6 +46,7 @@ class Sieve:
 
     def __init__(self, ids: int) -> None:
         """Make an empty sieve for so many ids."""
+        self.ids = ids
         self._blocks = max(_BLOCKS_MIN, -(-ids // IDS_PER_BLOCK))
         self._words = np.zeros(_BLOCK_WORDS * self._blocks, np.uint64)
         self._view = self._words.data
@@ -74,6 +75,24 @@ class Sieve:
                 homes += 1
         elif len(homes):
             self._add_sorted(homes, low)
+
+    def enter(self, keys: Column) -> Rows | None:
+        """Let identities pass from now on; return the rows of those that passed before their turn.
+
+        All others are certain: they were not added, and none before them in ``keys`` is the same. ``None``, and nothing
+        is changed: there are no compiled loops at hand.
+        """
+        compiled = kernels_at_hand(len(keys))
+        if compiled is None:
+            return None
+        rows = np.empty(len(keys), np.int64)
+        homes, low = np.empty(len(keys), np.uint64), np.empty(len(keys), np.uint64)
+        count = compiled.sieve_enter(fixed(keys), self._words, rows, homes, low)
+        return rows[:count]
+
+    def clear(self) -> None:
+        """Let no key pass any more."""
+        self._words[:] = 0
 
     def _add_sorted(self, homes: Rows, low: Column) -> None:
         """Add keys whose blocks do not go back: what a word gets of all its keys is put together first."""
