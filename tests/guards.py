@@ -381,7 +381,7 @@ GUARDS = [
         "dedup/table.py",
         "        sieve.clear()\n        self._sifted = self._sifted_to = 0\n",
         "        sieve.clear()\n        self._sifted = 0\n",
-        "tests/dedup/test_compiled.py::test_a_sieve_that_was_emptied_has_the_keys_that_stayed[4]",
+        "tests/dedup/test_compiled.py::test_a_sieve_that_was_emptied_has_the_keys_that_stayed[4-numba]",
     ),
     Guard(
         "loose keys: a key that passes the sieve is looked for among the loose keys",
@@ -403,6 +403,13 @@ GUARDS = [
         "        if (self._slots.find(few, self._tail) >= 0).any():\n            return False\n",
         "",
         "tests/dedup/test_compiled.py::test_keys_that_only_a_sieve_has_seen_are_known",
+    ),
+    Guard(
+        "loose keys: bits that are lost where keys share a block of a sieve are set again",
+        "dedup/runs/sieve.py",
+        "            np.bitwise_or.at(self._words, homes[lost], pattern[lost])\n",
+        "",
+        "tests/dedup/runs/test_compiled.py::test_keys_enter_a_sieve_alike",
     ),
     Guard(
         "a small file is not written again for a segment that is large by itself",

@@ -211,9 +211,9 @@ def shrink_tables(patch: pytest.MonkeyPatch, blocks: int) -> None:
         patch.setattr(module, name, value)
 
 
-@given(data=st.data(), blocks=st.integers(1, 40))
-@settings(deadline=None, max_examples=150)
-def test_keys_that_only_a_sieve_has_seen_are_known(chosen: Chosen, data: st.DataObject, blocks: int) -> None:
+@given(data=st.data(), blocks=st.integers(1, 40), who=st.sampled_from(["numba", "numpy"]))
+@settings(deadline=None, max_examples=200)
+def test_keys_that_only_a_sieve_has_seen_are_known(chosen: Chosen, data: st.DataObject, blocks: int, who: str) -> None:
     """A key that is in the ring and not yet in the slots is as known as any: otherwise its record is stored twice.
 
     Batches of new, known and repeated keys; single keys and stored ones between them; the old end dropped at any time.
@@ -223,7 +223,7 @@ def test_keys_that_only_a_sieve_has_seen_are_known(chosen: Chosen, data: st.Data
     position = 0
     with pytest.MonkeyPatch.context() as patch:
         shrink_tables(patch, blocks)
-        chosen.by("numba")
+        chosen.by(who)
         table = Table()
         for _ in range(data.draw(st.integers(1, 25))):
             batch = data.draw(st.lists(key, min_size=1, max_size=30))
@@ -273,9 +273,10 @@ def test_keys_that_only_a_sieve_has_seen_are_known(chosen: Chosen, data: st.Data
                 assert (handles[-2:] == -1).all()
 
 
-def test_batches_of_new_keys_leave_the_slots_alone(chosen: Chosen) -> None:
+@pytest.mark.parametrize("who", ["numba", "numpy"])
+def test_batches_of_new_keys_leave_the_slots_alone(chosen: Chosen, who: str) -> None:
     """Otherwise a log that remembers every id takes twice the time of a bounded window to decide a batch."""
-    chosen.by("numba")
+    chosen.by(who)
     table = Table()
     keys = np.random.default_rng(4).integers(0, 2**64, (900_000, 2), np.uint64)
     for position in range(0, 900_000, 10_000):
@@ -294,9 +295,10 @@ def test_batches_of_new_keys_leave_the_slots_alone(chosen: Chosen) -> None:
     assert table._loose == 0
 
 
+@pytest.mark.parametrize("who", ["numba", "numpy"])
 @pytest.mark.parametrize("rounds", [1, 4])
 def test_a_sieve_that_was_emptied_has_the_keys_that_stayed(
-    chosen: Chosen, monkeypatch: pytest.MonkeyPatch, rounds: int
+    chosen: Chosen, monkeypatch: pytest.MonkeyPatch, rounds: int, who: str
 ) -> None:
     """A sieve is emptied when it is full, or when the old end is dropped. A key that it lacks would be stored twice."""
     shrink_tables(monkeypatch, 4096)
@@ -309,7 +311,7 @@ def test_a_sieve_that_was_emptied_has_the_keys_that_stayed(
         clear(each)
 
     monkeypatch.setattr(sieve.Sieve, "clear", noted)
-    chosen.by("numba")
+    chosen.by(who)
     table = Table()
     keys = np.random.default_rng(6).integers(0, 2**64, (600, 2), np.uint64)
     table.add(keys[:40], np.arange(40), keys[:40, 0].copy())
@@ -319,27 +321,31 @@ def test_a_sieve_that_was_emptied_has_the_keys_that_stayed(
         table.commit(position + 10, 1, 1)
         for each in known:
             assert not table.enter(each.reshape(1, 2), position + 10, each[:1].copy())
-            table._meets_known = False  # the next one asks the sieve, too
+            table._unasked = 0  # the next one asks the sieve, too
         table.drop_before(position - 20)
     assert len(emptied) > 3
 
 
-def test_a_batch_after_known_keys_asks_the_slots_first(chosen: Chosen) -> None:
-    """Where each batch has a retried record, a look at the sieve would be in vain; new ones use the sieve again."""
-    chosen.by("numba")
+@pytest.mark.parametrize("who", ["numba", "numpy"])
+def test_batches_after_a_known_key_do_not_ask_the_sieve(chosen: Chosen, who: str) -> None:
+    """Where each batch has a retried record, the sieve is asked in vain: ever more seldom, until all keys are new."""
+    chosen.by(who)
     table = Table()
-    keys = np.random.default_rng(5).integers(0, 2**64, (120_000, 2), np.uint64)
+    keys = np.random.default_rng(5).integers(0, 2**64, (41_000, 2), np.uint64)
     table.add(keys[:40_000], np.arange(40_000), keys[:40_000, 0].copy())
     table.commit(40_000, 1, 1)
-    mixed = keys[39_999:50_000]
-    for _ in range(2):
-        assert not table.enter(mixed, 40_000, mixed[:, 0].copy())
-    for position, loose in ((40_000, 0), (50_000, 10_000), (60_000, 20_000)):
-        some = keys[position : position + 10_000]
+    pauses = []
+    for _ in range(60):
+        assert not table.enter(keys[:600], 40_000, keys[:600, 0].copy())
+        pauses.append(table._unasked)
+    assert pauses[:12] == [2, 1, 0, 4, 3, 2, 1, 0, 8, 7, 6, 5]
+    assert max(pauses) == 16
+    table._unasked = 0
+    for position in (40_000, 40_500):
+        some = keys[position : position + 500]
         assert table.enter(some, position, some[:, 0].copy())
-        assert table._loose == loose
-    table.commit(70_000, 1, 1)
-    assert table.positions(table.find(keys[:70_000])).tolist() == list(range(70_000))
+    assert table._loose == 1000
+    assert table.positions(table.find(keys)).tolist() == list(range(41_000))
 
 
 @pytest.mark.parametrize(("wish", "loaded"), [("0", False), ("1", True), (None, False)])

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oncelog import limits
-from oncelog.dedup.kernels import kernels_at_hand
 from oncelog.dedup.repeats import distinct, first_occurrence
 from oncelog.dedup.ring import FLAG_BITS, GHOST, PENDING, START, Handles, Keys
 from oncelog.dedup.runs.mix import mixed_keys
@@ -35,6 +34,9 @@ _SIEVE_ROUNDS = 2
 _PASSING_MAX = 32
 """If more keys of a batch pass the sieve, the slots tell which of them are known."""
 
+_PAUSE_MAX = 16
+"""Where batches have known keys again and again, one in so many asks the sieve in vain."""
+
 
 class Table(DedupWindow):
     """A window without bounds. Not safe for threads: one owner."""
@@ -47,8 +49,8 @@ class Table(DedupWindow):
         """How many keys were put into the sieve."""
         self._sifted_to = 0
         """The handle below which the sieve has every key of the table."""
-        self._meets_known = False
-        """Whether the last batch had a key that was known, or came twice: then the next one may have one, too."""
+        self._pause, self._unasked = 1, 0
+        """For how many batches the sieve is not asked after one with a known key, and how many of these are left."""
 
     @property
     def nbytes(self) -> int:
@@ -60,17 +62,15 @@ class Table(DedupWindow):
         keys = as_keys(keys)
         if not self._has_room(len(keys)):
             return False
-        if self._meets_known or self._ring.capacity <= _SMALL_KEYS:
-            entered = super().enter(keys, first_position, fingerprints)
-            self._meets_known = not entered
-            return entered
-        passing = None if kernels_at_hand(len(keys)) is None else self._prepared_sieve(len(keys)).enter(keys)
-        if passing is None:
-            return False
+        if self._unasked > 0 or self._ring.capacity <= _SMALL_KEYS:
+            self._unasked -= 1
+            return super().enter(keys, first_position, fingerprints)
+        passing = self._prepared_sieve(len(keys)).enter(keys)
         self._sifted += len(keys)
         if len(passing) > _PASSING_MAX or (len(passing) and not self._are_new(keys, keys[passing])):
-            self._meets_known = True
+            self._pause = self._unasked = min(2 * self._pause, _PAUSE_MAX)
             return False
+        self._pause = 1
         self._ring.write(self._ring.keys, self._head, keys)
         self._write_pending(len(keys), first_position, fingerprints)
         self._loose += len(keys)
