@@ -1,9 +1,10 @@
 """The memory of ids alone: batches of new ids are looked up and remembered beside many others; then known ones come.
 
 Each contender gets 16-byte keys, in the form that it takes best, before the clock starts, and keeps a position and a
-fingerprint with each. Oncelog works as a writer does: the window for recent ids, a run for every 262,144 of them, and
-merges of four neighbours, all on one core; every id is on the clock, from the first one on. A peer has its ids loaded
-in ascending order, off the clock, and is measured with the next ones. ``--ids`` says how many ids are remembered.
+fingerprint with each. Oncelog works as a writer does: the table for recent ids, a run for every 262,144 of them, merges
+of neighbours, and the sieve in front of all runs, all on one core; every id is on the clock, from the first one on. A
+peer has its ids loaded in ascending order, off the clock, and is measured with the next ones. ``--ids`` says how many
+ids are remembered.
 """
 
 from __future__ import annotations
@@ -27,14 +28,16 @@ from benchmarks.measure import Measurement, Plan
 from benchmarks.postgresql import PostgreSQL
 from benchmarks.records import Batch
 from oncelog.dedup import kernels
-from oncelog.dedup.runs.entries import Entries
-from oncelog.dedup.window import DedupWindow
+from oncelog.dedup.table import Table
 from oncelog.format.runs.run import Run
-from oncelog.format.runs.times import Commits
 from oncelog.log.memory.building import delete_run, store_run
 from oncelog.log.memory.merging import merge_runs, worth_merging
 from oncelog.log.memory.objects import RunObjects
+from oncelog.log.memory.quest import Found
+from oncelog.log.memory.recall import Recall
 from oncelog.log.memory.run_set import RunSet
+from oncelog.log.upkeep.memory_keeper import commits_of, entries_of
+from oncelog.log.upkeep.sifting import Sifter
 from oncelog.storage.local.home import LocalStorage
 
 RUN_IDS = 262_144
@@ -87,9 +90,9 @@ class Memory(ABC):
 
 
 class Oncelog(Memory):
-    """The window and the runs, as a writer uses them."""
+    """The table and the runs, as a writer uses them."""
 
-    note = "window, runs and merges on one core; 10,000 a batch"
+    note = "table, sieve, runs and merges on one core; 10,000 a batch"
 
     def __init__(self, folder: Path, *, compiled: bool) -> None:
         """Take numpy alone, or numba."""
@@ -105,10 +108,15 @@ class Oncelog(Memory):
         kernels.choose("1" if self._compiled else "0")
         self._home = LocalStorage(self.folder).home("ids")
         self._objects = RunObjects(self._home)
-        self.runs = RunSet.open(self._objects, [])
-        self._window = DedupWindow(10**18, 2 * RUN_IDS)
-        self._recent: list[tuple[Keys, NDArray[np.int64]]] = []
+        self._recall = Recall(RunSet.open(self._objects, []), 0)
+        self._sifter = Sifter(self._recall, self._objects)
+        self._table = Table()
         self._position = self._number = 0
+
+    @property
+    def runs(self) -> RunSet:
+        """The runs that look-ups see."""
+        return self._recall.view.runs
 
     def close(self) -> None:
         """Let go of nothing: everything is mapped."""
@@ -119,20 +127,27 @@ class Oncelog(Memory):
         return keys
 
     def remember(self, prepared: Keys) -> None:
-        """Look ids up in window and runs, add the new ones, and make a run when there are enough."""
+        """Look ids up in runs and table, add the new ones, and make a run when there are enough."""
         started = time.process_time()
-        absent = self._window.find(prepared) < 0
-        absent &= ~self.runs.find_many(prepared).found
+        found, fingerprints = self._recall.look(prepared).found, prepared[:, 0].copy()
+        if found is None and self._table.enter(prepared, self._position, fingerprints):
+            count = len(prepared)
+        else:
+            count = self._add_absent(prepared, found)
         self.spent["look-up"] += time.process_time() - started
-        new = prepared[absent]
-        positions = np.arange(self._position, self._position + len(new))
-        self._position += len(new)
-        self._window.add(new, positions, new[:, 0].copy(), np.ones(len(new), np.bool_))
-        self._window.commit(self._position, self._position, self._position)
-        self._window.evict(self._position)
-        self._recent.append((new, positions))
+        self._position += count
+        self._table.commit(self._position, self._position, self._position)
         if self._position - self.runs.next_position >= RUN_IDS:
             self._build()
+
+    def _add_absent(self, keys: Keys, found: Found | None) -> int:
+        absent = self._table.find(keys) < 0
+        if found is not None:
+            absent &= ~found.found
+        new = keys[absent]
+        positions = np.arange(self._position, self._position + len(new))
+        self._table.add(new, positions, new[:, 0].copy(), np.ones(len(new), np.bool_))
+        return len(new)
 
     def bytes_per_id(self, ids: int) -> float:
         """Count what is in runs: recent ids are in the log alone."""
@@ -141,16 +156,14 @@ class Oncelog(Memory):
     def _build(self) -> None:
         started = time.process_time()
         first = self.runs.next_position
-        keys = np.concatenate([each for each, _ in self._recent])
-        positions = np.concatenate([each for _, each in self._recent]) - first
-        marks = np.ones(len(keys), np.bool_)
-        begun = np.array([each[0] for _, each in self._recent if len(each)])
-        entries = Entries.of(keys, keys[:, 0], positions, marks, marks)
-        commits = Commits(begun - first, begun * 1000)
-        self._publish(
-            [*self.runs.runs, store_run(self._home, "log", self._key(), entries, first, self._position, commits)]
-        )
-        self._recent = []
+        state = self._table.between(first, self._position)
+        entries, commits = entries_of(state, first).sorted(), commits_of(state, first)
+        run = store_run(self._home, "log", self._key(), entries, first, self._position, commits)
+        self._sifter.add(run, entries)
+        self._publish([*self.runs.runs, run], built=True)
+        self._table.drop_before(self._position)
+        if self._sifter.read_rest(lambda: None)[0]:
+            self._publish(list(self.runs.runs), built=False)
         built = time.process_time()
         self.spent["build"] += built - started
         while (due := worth_merging(self.runs.runs)) is not None:
@@ -161,15 +174,16 @@ class Oncelog(Memory):
         runs = list(self.runs.runs)
         old = runs[due]
         runs[due] = [merge_runs(self._objects, "log", self._key(), old)]
-        self._publish(runs)
+        self._sifter.add_merged(runs[due.start], old, None)
+        self._publish(runs, built=False)
         for run in old:
             delete_run(self._home, run)
 
-    def _publish(self, runs: list[Run]) -> None:
+    def _publish(self, runs: list[Run], *, built: bool) -> None:
         new = set(runs) - set(self.runs.runs)
         self.written_bytes += sum(run.size_bytes for run in new)
         self.runs_max = max(self.runs_max, len(runs))
-        self.runs = RunSet.open(self._objects, runs, self.runs)
+        self._recall.show(RunSet.open(self._objects, runs, self.runs, self._sifter.sieve), built=built)
 
     def _key(self) -> str:
         self._number += 1
