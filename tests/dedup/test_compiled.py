@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +24,7 @@ from oncelog.dedup.fingerprint import FINGERPRINT_FAMILY
 from oncelog.dedup.identity import PAIR_FAMILY, Hasher
 from oncelog.dedup.repeats import distinct
 from oncelog.dedup.runs import sieve
+from oncelog.dedup.slots import Slots
 from oncelog.dedup.table import Table
 from oncelog.dedup.window import DedupWindow, WindowState
 from oncelog.format.payload import columns
@@ -324,6 +326,40 @@ def test_a_sieve_that_was_emptied_has_the_keys_that_stayed(
             table._unasked = 0  # the next one asks the sieve, too
         table.drop_before(position - 20)
     assert len(emptied) > 3
+
+
+@pytest.mark.parametrize("who", ["numba", "numpy"])
+@pytest.mark.parametrize("left", [0, 40_000])
+def test_a_search_that_was_interrupted_leaves_no_key_unknown(
+    chosen: Chosen, monkeypatch: pytest.MonkeyPatch, who: str, left: int
+) -> None:
+    """Ctrl-C while loose keys are put into the slots: the next search finds all of them, each at its position."""
+    chosen.by(who)
+    table = Table()
+    keys = np.random.default_rng(7).integers(0, 2**64, (90_000, 2), np.uint64)
+    table.add(keys[:40_000], np.arange(40_000), keys[:40_000, 0].copy())
+    for position in range(40_000, 90_000, 10_000):
+        some = keys[position : position + 10_000]
+        assert table.enter(some, position, some[:, 0].copy())
+    table.commit(90_000, 1, 1)
+    table.drop_before(left)
+    insert = Slots.insert
+    calls: list[int] = []
+
+    def interrupted(*given: Any) -> None:
+        calls.append(len(calls))
+        if len(calls) == 3:
+            insert(given[0], given[1][:100], given[2][:100], given[3])
+            raise KeyboardInterrupt
+        insert(*given)
+
+    monkeypatch.setattr(Slots, "insert", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        table.find_one(1, 2)
+    assert not table.enter(keys[-1:], 90_000, keys[-1:, 0].copy())
+    assert table.find_one(*keys[-1].tolist()) >= 0
+    assert table._loose == 0
+    assert table.positions(table.find(keys[left:])).tolist() == list(range(left, 90_000))
 
 
 @pytest.mark.parametrize("who", ["numba", "numpy"])

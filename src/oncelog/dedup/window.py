@@ -409,8 +409,15 @@ class DedupWindow:
         self._index_from(self._tail)
 
     def _index_loose(self) -> None:
-        """Put the loose keys into the slots."""
-        self._index_from(self._head - self._loose)
+        """Put the loose keys into the slots. All keys count as loose until that is done: should it be interrupted, the
+        next search builds the slots again.
+        """
+        low = self._head - self._loose
+        self._loose = self._head - self._tail
+        if low == self._tail:
+            self._index()
+            return
+        self._index_from(low)
         if self._slots.spill:
             self._relieve()
 
