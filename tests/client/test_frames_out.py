@@ -76,6 +76,7 @@ def test_a_producer_s_records_in_columns_are_counted(remote: Database) -> None:
     with log.writer(producer="importer") as writer:
         acks = writer.append_many([Record(b"%d" % n) for n in range(50)])
         assert writer.last_sequence == 49
+    with log.writer(producer="importer", takeover="force") as writer:
         again = writer.append_many([Record(b"%d" % n, sequence=n) for n in range(50)])
     assert [ack.position for ack in acks] == list(range(50))
     assert all(ack.duplicate for ack in again)

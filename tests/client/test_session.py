@@ -344,7 +344,6 @@ def test_a_producer_counts_on_the_client_and_belongs_to_one_session(remote: Data
     with log.writer(producer="importer") as writer:
         assert [writer.append(b"%d" % n).position for n in range(3)] == [0, 1, 2]
         assert writer.submit(b"3").result(LONG_S).position == 3
-        assert writer.append(b"1", sequence=1).duplicate
         assert (writer.producer, writer.last_sequence) == ("importer", 3)
         with pytest.raises(LogBusy):
             log.writer(producer="importer", wait_s=0)

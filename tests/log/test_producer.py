@@ -389,6 +389,15 @@ def test_counting_ends_at_the_highest_sequence_there_is(log: Log, how: str) -> N
     assert sequences(log) == [(1 << 63) - 3, (1 << 63) - 2, (1 << 63) - 1]
 
 
+@pytest.mark.parametrize("how", ["append_many", "append_batch", "append_arrow"])
+def test_the_highest_sequence_there_is_can_be_counted(log: Log, how: str) -> None:
+    """It is stored as what it is, though the number behind it does not fit 64 bits."""
+    with log.writer(producer="p", initial_sequence=(1 << 63) - 2) as w:
+        for _ in range(2):
+            w.append_arrow(pa.table({"value": [b"x"]})) if how == "append_arrow" else getattr(w, how)([Record(b"x")])
+    assert sequences(log) == [(1 << 63) - 2, (1 << 63) - 1]
+
+
 @pytest.mark.parametrize("name", ["", "x" * 1025, 5])
 def test_a_name_that_cannot_be_one_is_refused_and_the_log_is_let_go(log: Log, name: Any) -> None:
     """Nobody shares a producer by not having a name; the writer that was opened for it is closed."""

@@ -7,7 +7,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import numpy as np
@@ -317,3 +317,17 @@ def test_a_run_of_acks_is_sent_as_the_acks_that_it_stands_for(count: int) -> Non
     assert (run[::2], run[::-1]) == (acks[::2], acks[::-1])
     with pytest.raises(IndexError):
         run[count]
+
+
+@pytest.mark.parametrize("wrong", [1 << 63, (1 << 63, 0), ("0", 0), (0, True), (1,), (1, 2, 3), 1.5, None])
+def test_a_start_that_is_none_is_refused_by_its_name(wrong: object) -> None:
+    """What a message cannot hold is the caller's mistake, not a ValueError of the message."""
+    with pytest.raises(InvalidArgument, match="start"):
+        values.start_message(wrong)
+
+
+def test_a_moment_before_all_that_utc_can_say_is_before_everything() -> None:
+    """The earliest datetime of an eastern zone is no datetime in UTC: a server must not fail because of it."""
+    early = datetime.min.replace(tzinfo=timezone(timedelta(hours=14)))
+    assert values.start(values.start_message(early)) == datetime.min.replace(tzinfo=UTC)
+    assert values.start(messages.Start(timestamp_us=(1 << 63) - 1)) == datetime.max.replace(tzinfo=UTC)

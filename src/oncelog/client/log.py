@@ -103,6 +103,7 @@ class RemoteLog(Log):
 
     # Writing and reading.
 
+    @arguments.checked
     def writer(
         self,
         *,

@@ -18,6 +18,7 @@ from oncelog.client.session import Opening, Session
 from oncelog.concurrency import futures
 from oncelog.concurrency.futures import AckFuture
 from oncelog.concurrency.pending import Pending, begun, failed, on_loop
+from oncelog.dedup.producers import SEQUENCE_MAX, mixed, used_up
 from oncelog.errors import AppendErrors, Closed, InvalidArgument, OncelogError, Unavailable, WriterFenced
 from oncelog.format.payload import intake
 from oncelog.format.payload.tables import Tabular
@@ -41,15 +42,32 @@ TABLE_BYTES = 3 << 20
 
 
 class Counting:
-    """Counts the sequences of a producer, on the client: what is sent again carries the same ones."""
+    """Counts the sequences of a producer, on the client: what is sent again carries the same ones.
 
-    def __init__(self, next_sequence: int) -> None:
+    A session counts all sequences or none: one that was counted would hide a record that brings the same one.
+    """
+
+    def __init__(self, name: str, next_sequence: int) -> None:
+        self._name = name
         self.next_sequence = next_sequence
+        self._counted: bool | None = None
+
+    def claim(self, records: int, given: int) -> None:
+        """Raise ``InvalidArgument`` unless so many records, of which ``given`` carry a sequence, may be sent."""
+        if 0 < given < records:
+            message = f"producer {self._name!r}: some of its records carry a sequence, and some do not"
+            raise InvalidArgument(message)
+        counted = not given
+        if self._counted is not None and self._counted != counted:
+            raise mixed(self._name, counted=self._counted)
+        if counted and self.next_sequence > SEQUENCE_MAX - records + 1:
+            raise used_up(self._name)
+        self._counted = counted
 
     def number(self, record: Record) -> Record:
         """Return a record with its sequence."""
+        self.claim(1, int(record.sequence is not None))
         if record.sequence is not None:
-            self.next_sequence = max(self.next_sequence, record.sequence + 1)
             return record
         numbered = msgspec.structs.replace(record, sequence=self.next_sequence)
         self.next_sequence += 1
@@ -61,6 +79,8 @@ class Sending:
 
     def __init__(self, log: RemoteLog, opening: Opening, *, initial_sequence: int | None = None) -> None:
         self.settings: LogSettings = log.settings_seen
+        if initial_sequence is not None:
+            intake.check_record(Record(b"", producer=opening.producer or "assigned", sequence=initial_sequence))
         self._log = log
         self._channel = log.channel
         self.session = Session(
@@ -80,7 +100,7 @@ class Sending:
         self._counting: Counting | None = None
         if self.producer is not None:
             last = welcome.last_sequence if welcome.HasField("last_sequence") else -1
-            self._counting = Counting(last + 1 if initial_sequence is None else initial_sequence)
+            self._counting = Counting(self.producer, last + 1 if initial_sequence is None else initial_sequence)
 
     # One record.
 
@@ -113,6 +133,17 @@ class Sending:
         if self._counting is not None and record.producer == self.producer:
             return self._counting.number(record)
         return record
+
+    def refusal(self, records: Sequence[Record]) -> InvalidArgument | None:
+        """Return why the records of this session's producer are refused, if they may not be sent."""
+        if self._counting is None or not records:
+            return None
+        try:
+            with self._ordering:
+                self._counting.claim(len(records), sum(record.sequence is not None for record in records))
+        except InvalidArgument as error:
+            return error
+        return None
 
     def submit(self, record: Record, timeout_s: float | None) -> Pending[Ack]:
         """Send a record, in one frame with others that arrive soon after it."""
@@ -224,14 +255,17 @@ class Sending:
     def _counted(self, payload: pa.RecordBatch) -> pa.RecordBatch:
         """Give rows without a sequence the next ones."""
         assert self._counting is not None
-        if "sequence" in payload.schema.names and payload.column("sequence").null_count < payload.num_rows:
-            given = payload.column("sequence").drop_null()
-            last = int(np.max(given.to_numpy())) if len(given) else -1
-            self._counting.next_sequence = max(self._counting.next_sequence, last + 1)
+        if not (rows := payload.num_rows):
             return payload
-        first = self._counting.next_sequence
-        numbers = pa.array(np.arange(first, first + payload.num_rows), pa.int64())
-        self._counting.next_sequence += payload.num_rows
+        given = rows - payload.column("sequence").null_count if "sequence" in payload.schema.names else 0
+        try:
+            self._counting.claim(rows, given)
+        except InvalidArgument as error:
+            futures.all_acks([error] * rows)
+        if given:
+            return payload
+        numbers = pa.array(self._counting.next_sequence + np.arange(rows), pa.int64())
+        self._counting.next_sequence += rows
         names = [name for name in payload.schema.names if name != "sequence"]
         columns = {name: payload.column(name) for name in names}
         return pa.record_batch({**columns, "sequence": numbers})

@@ -112,6 +112,9 @@ class RemoteWriter(Writer):
                 results.append(None)
             except (InvalidArgument, Unsupported) as error:
                 results.append(error)
+        if (refusal := self._sending.refusal(good)) is not None:
+            results = [refusal if result is None else result for result in results]
+            good = []
         deadline_us = self._log.channel.deadline(timeout_s)
 
         def answer(found: list[list[Ack | OncelogError]]) -> list[Ack]:
@@ -145,6 +148,8 @@ class RemoteWriter(Writer):
             what = "judge"
             raise unsupported(what)
         checked = [self._checked(record) for record in arguments.listed(records)]
+        if (refusal := self._sending.refusal(checked)) is not None:
+            raise refusal
         deadline_us = self._log.channel.deadline(timeout_s)
 
         def answer(found: list[list[Ack | OncelogError]]) -> list[Ack]:

@@ -24,7 +24,7 @@ from oncelog.errors import InvalidArgument
 from oncelog.format.payload import arrays
 from oncelog.format.snapshot import ProducerMark
 
-__all__ = ["UNKNOWN", "ProducerMark", "Producers", "Pushed", "last_marks"]
+__all__ = ["UNKNOWN", "ProducerMark", "Producers", "Pushed", "last_marks", "mixed", "used_up"]
 
 RUNS_MAX = 1024
 """So many runs of sequences without a gap, in sequence and in position, a session remembers beside those in flight."""
@@ -214,17 +214,12 @@ class Producers:
         session = self._session(name)
         counted = sequence is None
         if session.counted is not None and session.counted != counted:
-            message = (
-                f"producer {name!r} {'counts its sequences' if session.counted else 'gives its sequences'}: "
-                f"{'none may be given' if session.counted else 'every record must carry one'}"
-            )
-            raise InvalidArgument(message)
+            raise mixed(name, counted=session.counted)
         session.counted = counted
         if sequence is not None:
             return sequence
         if session.next_sequence > SEQUENCE_MAX - records + 1:
-            message = f"producer {name!r} has come to the highest sequence there is: go on under another name"
-            raise InvalidArgument(message)
+            raise used_up(name)
         return session.next_sequence
 
     def count_on(self, name: str, next_sequence: int) -> None:
@@ -354,6 +349,21 @@ class Producers:
         for name, (sequence, row) in last_marks(payload).items():
             self._marks[name] = ProducerMark(sequence, first_position + row, int(uptimes_us[row]))
             self._marks.move_to_end(name)
+
+
+def mixed(name: str, *, counted: bool) -> InvalidArgument:
+    """Return the error for a sequence that is given where they are counted, or missing where they are given."""
+    message = (
+        f"producer {name!r} {'counts its sequences' if counted else 'gives its sequences'}: "
+        f"{'none may be given' if counted else 'every record must carry one'}"
+    )
+    return InvalidArgument(message)
+
+
+def used_up(name: str) -> InvalidArgument:
+    """Return the error for a record that has no sequence left."""
+    message = f"producer {name!r} has come to the highest sequence there is: go on under another name"
+    return InvalidArgument(message)
 
 
 def last_marks(payload: pa.RecordBatch) -> dict[str, Pushed]:

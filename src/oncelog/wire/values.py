@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, SupportsIndex, TypeVar
 
 import msgspec
@@ -124,6 +124,10 @@ def ack(found: Any) -> Ack:
 
 # Where to start.
 
+_EARLIEST_US = micros(datetime.min.replace(tzinfo=UTC))
+_LATEST_US = micros(datetime.max.replace(tzinfo=UTC))
+"""What a datetime in UTC can be. A moment beyond it, as an early one of another zone, is before or behind all."""
+
 
 def start_message(start: object) -> Any:
     """Return where reading starts as a message: a word, a position, (segment, entry) or a moment."""
@@ -131,15 +135,21 @@ def start_message(start: object) -> Any:
         return messages.Start(word=start)
     if isinstance(start, datetime):
         if start.tzinfo is None:
-            text = f"start {start!r}: must be an aware datetime"
+            text = f"start {start!r} has no time zone: use datetime.now(UTC) or when.replace(tzinfo=UTC)"
             raise InvalidArgument(text)
         return messages.Start(timestamp_us=micros(start))
-    if isinstance(start, tuple) and len(start) == 2:  # noqa: PLR2004
-        return messages.Start(place=messages.Place(segment=int(start[0]), entry=int(start[1])))
-    if isinstance(start, bool) or not isinstance(start, SupportsIndex):
+    numbers = start if isinstance(start, tuple) else (start,)
+    are_numbers = all(isinstance(number, SupportsIndex) and not isinstance(number, bool) for number in numbers)
+    if not are_numbers or len(numbers) != 1 + isinstance(start, tuple):
         text = f"start {start!r}: must be 'earliest', 'latest', a position, (segment, entry) or a datetime"
         raise InvalidArgument(text)
-    return messages.Start(position=start.__index__())
+    try:
+        if isinstance(start, tuple):
+            return messages.Start(place=messages.Place(segment=numbers[0].__index__(), entry=numbers[1].__index__()))
+        return messages.Start(position=numbers[0].__index__())
+    except ValueError:
+        text = f"start {start!r}: must fit 64 bits"
+        raise InvalidArgument(text) from None
 
 
 def start(found: Any, default: Any = "earliest") -> Any:
@@ -152,7 +162,7 @@ def start(found: Any, default: Any = "earliest") -> Any:
         case "place":
             return (found.place.segment, found.place.entry)
         case "timestamp_us":
-            return moment(found.timestamp_us)
+            return moment(min(max(found.timestamp_us, _EARLIEST_US), _LATEST_US))
     return default
 
 

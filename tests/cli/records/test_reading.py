@@ -142,3 +142,12 @@ def test_an_empty_log_is_no_error(db: Database, call: Call) -> None:
         assert call("log", "tail", "orders", "--format", form) == (0, b"", b"")
     piped = call("log", "cat", "orders", "--format", "parquet").out
     assert pq.read_table(pa.BufferReader(piped)).num_rows == 0
+
+
+@pytest.mark.parametrize("command", ["cat", "tail"])
+@pytest.mark.parametrize("format", ["text", "jsonl"])
+def test_a_column_that_is_named_twice_is_refused(call: Call, orders: str, command: str, format: str) -> None:
+    """A line of JSON cannot have it twice: that was a traceback."""
+    result = call("log", command, orders, "--columns", "id,position,id", "--format", format)
+    assert (result.code, result.out) == (2, b"")
+    assert b"'id' is there 2 times" in result.err

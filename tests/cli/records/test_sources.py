@@ -164,3 +164,12 @@ def test_text_that_is_not_utf8_is_refused(tmp_path: Path, call: Call, db: Databa
     path.write_bytes(arrow_file(table(id=pa.array(["order-é"] * ROWS))).replace("é".encode(), b"\xff\xfe"))
     assert call("log", "append", "orders", str(path)).code == 2
     assert not list(log.read())
+
+
+@pytest.mark.parametrize("fields", [Fields(), Fields(id="id")])
+def test_a_column_that_is_there_twice_is_refused(tmp_path: Path, fields: Fields) -> None:
+    """Which of the two has the ids is a guess: with the wrong one a record would be a duplicate of another."""
+    columns = [pa.array(["1"]), pa.array(["2"]), pa.array([b"v"])]
+    pq.write_table(pa.Table.from_arrays(columns, names=["id", "id", "value"]), tmp_path / "twice.parquet")
+    with pytest.raises(InvalidArgument, match="2 columns of this name"):
+        list(batches(tmp_path / "twice.parquet", "parquet", fields))

@@ -44,8 +44,15 @@ def position_of(log: Log, start: Start) -> int:
 
 
 def columns_of(text: str | None) -> tuple[str, ...] | None:
-    """Return the names in a comma-separated list."""
-    return None if text is None else tuple(name.strip() for name in text.split(","))
+    """Return the names in a comma-separated list; ``InvalidArgument`` if one is there twice."""
+    if text is None:
+        return None
+    names = tuple(name.strip() for name in text.split(","))
+    for name in names:
+        if names.count(name) > 1:
+            message = f"--columns: {name!r} is there {names.count(name)} times, name it once"
+            raise InvalidArgument(message)
+    return names
 
 
 def cat(

@@ -422,6 +422,10 @@ class _Messages:
 def _renamed(part: pa.RecordBatch, places: Sequence[int], fields: Fields, size_bytes: float) -> SourceBatch:
     """Return the columns that a log takes: those named, or all but what the log assigns itself."""
     present = dict(zip(part.schema.names, part.columns, strict=True))
+    for name in (fields.value or "value", fields.id or "id") if fields else present:
+        if (count := part.schema.names.count(name)) > 1:
+            message = f"{name}: there are {count} columns of this name, must be one: rename the others"
+            raise InvalidArgument(message)
     chosen = {name: column for name, column in present.items() if name not in _ASSIGNED}
     if fields:
         wanted = {"value": fields.value or "value", "id": fields.id or "id"}

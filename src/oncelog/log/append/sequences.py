@@ -150,7 +150,7 @@ class Sequences:
                 self._refuse(judged, rows, error)
                 continue
             if not explicit:
-                numbers[rows] = np.arange(first, first + len(rows))
+                numbers[rows] = first + np.arange(len(rows))  # the number behind the highest one does not fit 64 bits
                 counted[name] = first + len(rows)
             rising = bool((numbers[rows[1:]] > numbers[rows[:-1]]).all())
             if self._policy.enabled and not (rising and self.producers.is_above(name, first)):
