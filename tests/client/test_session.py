@@ -403,3 +403,38 @@ def test_tasks_use_a_server_as_they_use_a_disk(remote: Database, tmp_path: Path)
 
     with oncelog.connect(tmp_path) as embedded:
         assert asyncio.run(program(embedded)) == asyncio.run(program(remote))
+
+
+def test_a_producer_that_was_closed_is_opened_again_at_once(shared_server: Serving, remote: Database) -> None:
+    """A loader that is started again in the same minute was refused: the server took the end for a broken stream.
+
+    In the same process, and from another one, which asks once and does not wait.
+    """
+    log = remote.log("orders", create=True)
+    for first in range(0, 30, 10):
+        with log.writer(producer="loader", wait_s=0.0) as writer:
+            assert writer.last_sequence == (first - 1 if first else None)
+            writer.append_many([Record(b"%d" % number, sequence=number) for number in range(first, first + 10)])
+    with log.writer(producer="other") as writer, writer.as_producer("loader") as producer:
+        assert producer.append(b"30", sequence=30).position == 30
+    again = oncelog.connect(f"oncelog://{shared_server.grpc}")
+    with again, again.log("orders").writer(producer="loader", wait_s=0.0) as last:
+        assert last.last_sequence == 30
+        assert last.append(b"30", sequence=30).duplicate
+    assert values(log) == [b"%d" % number for number in range(31)]
+
+
+def test_a_producer_that_is_closed_while_its_server_hangs_ends_in_time(serve: Serve) -> None:
+    """A server that does not answer keeps nobody from closing: it is asked to let the producer go, and not for long."""
+    server = serve()
+    with oncelog.connect(f"oncelog://{server.grpc}") as database:
+        writer = database.log("orders", create=True).writer(producer="loader")
+        writer.append(b"a")
+        os.kill(server.process.pid, signal.SIGSTOP)
+        try:
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(writer.close).result(LONG_S)
+        finally:
+            os.kill(server.process.pid, signal.SIGCONT)
+        with database.log("orders").writer(producer="loader", takeover="force") as writer:
+            assert writer.last_sequence == 0

@@ -36,6 +36,9 @@ from oncelog.wire.frames import Kind, Raw
 
 _REST_S_MAX = 2.0
 
+_LEAVE_S = 2.0
+"""How long a session that ends waits, at most, until the server has let its producer go."""
+
 _logger = logging.getLogger("oncelog.client")
 
 
@@ -58,6 +61,10 @@ class _Stream:
         self.stopped = False
         """Nothing more is sent on it; what was sent is answered, and then it ends."""
         self.ended = False
+        self.leaving = False
+        """The server is told that the session is over: nothing else is sent any more."""
+        self.over = threading.Event()
+        """Set when nothing more comes from the server."""
         self.complete = False
         """The server ended it in order: it has answered every frame that it received."""
         self.why: Exception | None = None
@@ -205,15 +212,24 @@ class Session(Backlog):
             return self._changed.wait_for(lambda: not self._outbox.count and not self._answering, timeout_s)
 
     def end(self, reason: OncelogError) -> None:
-        """End: nothing is sent or answered any more. What has no answer fails."""
+        """End: nothing is sent or answered any more. What has no answer fails.
+
+        The server is told if a producer ends with all its answers, so that its name is free at once: of a stream that
+        breaks, the server expects that it comes again.
+        """
         with self._changed:
             reason = self._ended = self._ended or reason
             left = self._outbox.clear()
             stream, self._stream = self._stream, None
             if stream is not None:
-                stream.ended = True  # under the lock: the thread that sends looks at it before it waits
+                is_whole = stream.welcomed and not stream.stopped and not left
+                may_wait = threading.current_thread() is not self._thread
+                stream.leaving = self._opening.producer is not None and is_whole and may_wait
+                stream.ended = not stream.leaving  # under the lock: the thread that sends looks before it waits
             self._wake()
         if stream is not None:
+            if stream.leaving:
+                stream.over.wait(_LEAVE_S)
             stream.end()
         for frame in left:
             frame.answer(given_up(frame, reason))
@@ -257,6 +273,8 @@ class Session(Backlog):
             return error
         except Exception as error:  # noqa: BLE001 (bytes that are no answer)
             return Broken(repr(error))
+        finally:
+            stream.over.set()
         stream.complete = True
         return stream.why or Broken("the server ended the stream")
 
@@ -341,6 +359,8 @@ class Session(Backlog):
             made = frame.made()
             raw = Raw(made.kind, made.body, frame.tag, answered, 0.0 if timeout_s is None else max(0.1, timeout_s))
             yield from frames.parts(raw)
+        if stream.leaving:
+            yield frames.pack(Raw(Kind.LEAVE, b""))
 
     def _hello(self) -> Any:
         opening = self._opening
@@ -360,7 +380,7 @@ class Session(Backlog):
         while True:
             late: list[Frame] = []
             with self._changed:
-                if stream.ended or stream.stopped:
+                if stream.ended or stream.stopped or stream.leaving:
                     return None
                 self._outbox.form_next()
                 if stream.welcomed and (found := self._outbox.next_frame()) is not None:

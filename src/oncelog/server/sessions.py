@@ -6,6 +6,7 @@ executed twice.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -129,6 +130,16 @@ class FrameSessions:
         if session.stream is stream:
             session.stream = None
             session.ended_us = self._server.clock.elapsed_us()
+
+    async def leave(self, key: bytes, log: str, stream: Stream) -> None:
+        """Forget the session of a client that has left, and has all answers; the name of its producer is free then."""
+        session = self._sessions.get((key, log))
+        if session is None or session.stream is not stream or session.pending:
+            return
+        del self._sessions[key, log]
+        if session.lane is not None and session.lane.producer is not None:
+            with contextlib.suppress(OncelogError):  # a server that drains closes all producers
+                await self._server.write(_closing(session.lane), log)
 
     def cut(self, error: Exception) -> None:
         """End all streams with an error that leaves open whether their frames are stored: this server cannot know."""

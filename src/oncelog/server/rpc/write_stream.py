@@ -56,8 +56,8 @@ class Form(Protocol):
         """Return the first message of a stream."""
         ...
 
-    def frame(self, request: Any) -> ReceivedFrame:
-        """Return a later message."""
+    def frame(self, request: Any) -> ReceivedFrame | None:
+        """Return a later message; ``None`` if it says that the client leaves: its session is over."""
         ...
 
     def welcome(self, welcome: Any) -> Any:
@@ -130,9 +130,11 @@ class RawMessages:
             raise InvalidArgument(message)
         return parsed(messages.Hello, raw.body)
 
-    def frame(self, request: Any) -> ReceivedFrame:
-        """Return a later message."""
+    def frame(self, request: Any) -> ReceivedFrame | None:
+        """Return a later message; ``None`` if it says that the client leaves."""
         raw = frames.unpack(request)
+        if raw.kind is Kind.LEAVE:
+            return None
         if raw.kind not in _WAYS:
             message = f"a client does not send raw messages of kind {raw.kind.name} in a write stream"
             raise InvalidArgument(message)
@@ -207,6 +209,7 @@ class WriteStream:
         self._unanswered: dict[int, int] = {}
         """Frames whose answers were not written to the connection yet, with their bytes."""
         self._part: ReceivedFrame | None = None
+        self._left = False  # whether the client has said that it leaves
         self._ended: Exception | None = None
         self._reading: asyncio.Task[None] | None = None
         self._session = FrameSession("")
@@ -245,6 +248,8 @@ class WriteStream:
             self._reading.add_done_callback(lambda _: self._changed.set())
             async for message in self._answered():
                 yield message
+            if self._left:  # before the stream ends: then the client may open its producer again at once
+                await self._server.sessions.leave(self._hello.session, self._hello.log, self)
         finally:
             self._server.told.discard(self._changed)
             self._server.sessions.detach(self._session, self)
@@ -377,7 +382,11 @@ class WriteStream:
             request = await self._requests.next()
             if request is None:
                 return
-            frame = await self._whole(self._form.frame(request))
+            received = self._form.frame(request)
+            if received is None:
+                self._left = True
+                return
+            frame = await self._whole(received)
             if frame is not None:
                 await self._accept(frame)
 
