@@ -1014,3 +1014,27 @@ def test_a_file_that_is_larger_than_thought_is_sealed_all_the_same(
     assert log.seal().records == 300
     assert len(values(log)) == 300
     assert log.verify().ok
+
+
+@pytest.mark.parametrize("step", ["schema_of", "_encoded"])
+def test_a_log_that_is_deleted_while_it_is_sealed_is_not_found(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was called damaged ("restore it from a copy"), or ended in an error that no caller expects."""
+    storage = MemoryStorage()
+    with Database(storage) as database:
+        log = database.log(LOG, LogSettings(segment_bytes=64 * KIB, seal="off"), create=True)
+        with log.writer() as writer:
+            for number in range(8):
+                writer.append(bytes([number]) * 20_000)
+    with Database(storage) as database:
+        log = database.log(LOG)
+        do = getattr(sealing, step)
+
+        def deleted(*given: Any) -> Any:
+            made = do(*given) if step == "_encoded" else None
+            with Database(storage) as other:
+                other.delete(LOG)
+            return do(*given) if made is None else made
+
+        monkeypatch.setattr(sealing, step, deleted)
+        with pytest.raises(NotFound):
+            log.seal()

@@ -202,7 +202,7 @@ class Manifests:
         """Return the newest manifest of the log that a known one is of; ``NotFound`` if the log was deleted."""
         newer = self.newest(known)
         if newer is None or newer.manifest.log_id != known.manifest.log_id:
-            raise _gone()
+            raise gone()
         return newer
 
     def _there(self, known: Known | None) -> Known:
@@ -213,7 +213,7 @@ class Manifests:
         last = None if known is None else self._newer_than(known)
         found = self.newest() if last is None else last if self.is_same(last) else None
         if found is None:
-            raise _gone()
+            raise gone()
         return found
 
     def look(self, known: Known, work: Callable[[Manifest], _T]) -> tuple[Known, _T]:
@@ -405,7 +405,8 @@ class Manifests:
             return  # as above
 
 
-def _gone() -> NotFound:
+def gone() -> NotFound:
+    """Return the error for a log that is no longer there."""
     return NotFound("the log's manifest is gone: was it deleted?")
 
 

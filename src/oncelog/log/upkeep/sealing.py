@@ -21,7 +21,7 @@ from oncelog.format.manifest import File, Manifest, Segment, labels_of
 from oncelog.format.runs.run import covers
 from oncelog.limits import MIB
 from oncelog.log.stored.files import SealedFiles, rows_of
-from oncelog.log.stored.manifests import Known, Manifests
+from oncelog.log.stored.manifests import Known, Manifests, gone
 from oncelog.log.stored.object_keys import PREFIX, STAGED_S, created_us, new_key
 from oncelog.log.stored.rows import each
 from oncelog.storage.base import LogHome
@@ -101,7 +101,7 @@ def _seal(home: LogHome, manifests: Manifests, clock: Clock, known: Known, targe
             break
         except NotFound as error:  # somebody else sealed, merged or truncated what this manifest refers to
             newer = manifests.newest(known)
-            if newer is None:
+            if newer is None or not manifests.is_same(newer):  # the log was deleted
                 raise
             if newer.version == known.version:
                 message = f"{error}, though manifest version {known.version} refers to it: restore it from a copy"
@@ -241,7 +241,8 @@ def _seal_group(home: LogHome, manifests: Manifests, clock: Clock, group: Sequen
     schema = schema_of(home, group)
     data = _encoded(home, group, labels, schema)
     known = manifests.newest()
-    assert known is not None
+    if known is None:
+        raise gone()
     key = new_key(clock, known.manifest.staging_floor_us)
     home.create(key, [data])
     changes: dict[int, Segment] = {}
