@@ -20,6 +20,7 @@ import oncelog
 from oncelog import LogSettings
 from oncelog.dedup import kernels
 from oncelog.dedup import table as tables
+from oncelog.dedup import window as windows
 from oncelog.dedup.fingerprint import FINGERPRINT_FAMILY
 from oncelog.dedup.identity import PAIR_FAMILY, Hasher
 from oncelog.dedup.repeats import distinct
@@ -360,6 +361,37 @@ def test_a_search_that_was_interrupted_leaves_no_key_unknown(
     assert table.find_one(*keys[-1].tolist()) >= 0
     assert table._loose == 0
     assert table.positions(table.find(keys[left:])).tolist() == list(range(left, 90_000))
+
+
+def test_slots_that_were_not_built_again_in_full_are_built_again(
+    chosen: Chosen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C while a search takes more buckets, because too many keys found theirs full: no key may be unknown then."""
+    chosen.by("numpy")
+    table = Table()
+    keys = np.random.default_rng(7).integers(0, 2**64, (60_000, 2), np.uint64)
+    table.add(keys[:50_000], np.arange(50_000), keys[:50_000, 0].copy())
+    assert table.enter(keys[50_000:], 50_000, keys[50_000:, 0].copy())
+    table.commit(60_000, 1, 1)
+    monkeypatch.setattr(windows, "_SPILL_MIN", -1_000_000)
+    table._slots.spill[keys[0, 0].item(), keys[0, 1].item()] = 8
+    begun = Slots.__init__
+
+    def interrupted(each: Slots, *given: Any, **named: Any) -> None:
+        begun(each, *given, **named)
+        monkeypatch.setattr(Slots, "insert", _interrupt)
+
+    insert = Slots.insert
+    monkeypatch.setattr(Slots, "__init__", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        table.find_one(1, 2)
+    monkeypatch.setattr(Slots, "__init__", begun)
+    monkeypatch.setattr(Slots, "insert", insert)
+    assert table.positions(table.find(keys)).tolist() == list(range(60_000))
+
+
+def _interrupt(*_: Any) -> None:
+    raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("who", ["numba", "numpy"])

@@ -63,7 +63,7 @@ class Table(DedupWindow):
         if not self._has_room(len(keys)):
             return False
         if self._unasked > 0 or self._ring.capacity <= _SMALL_KEYS:
-            self._unasked -= 1
+            self._unasked = max(0, self._unasked - 1)
             return super().enter(keys, first_position, fingerprints)
         passing = self._prepared_sieve(len(keys)).enter(keys)
         self._sifted += len(keys)
@@ -81,8 +81,8 @@ class Table(DedupWindow):
         """Return a sieve that has every key of the table, and has room for so many more."""
         sieve, room = self._sieve, _SIEVE_ROUNDS * self._ring.capacity
         if sieve is None or sieve.ids < room:
-            self._sieve = sieve = Sieve(room)
             self._sifted = self._sifted_to = 0
+            self._sieve = sieve = Sieve(room)
         elif self._sifted + count > room:
             self._empty(sieve)
         low = max(self._sifted_to, self._tail)
@@ -93,8 +93,8 @@ class Table(DedupWindow):
         return sieve
 
     def _empty(self, sieve: Sieve) -> None:
+        self._sifted = self._sifted_to = 0  # first: an interrupt must not leave an empty sieve that counts as full
         sieve.clear()
-        self._sifted = self._sifted_to = 0
 
     def _are_new(self, keys: Keys, few: Keys) -> bool:
         """Tell whether no key of these few is in the table, and each is only once among ``keys``."""

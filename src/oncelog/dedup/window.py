@@ -6,8 +6,8 @@ is evicted. Invariants, from ``tail`` to before ``head``:
 - pending keys have increasing positions; below ``settled`` none is pending, and from there on all are;
 - a batch (a key with the start bit and the ones after it without) is evicted whole;
 - a key below ``tail`` is gone; a ghost in between counts for nothing. ``RefreshingWindow`` and ``Table`` leave ghosts;
-- the slots have every key but the newest ``loose`` ones. Only ``Table`` leaves keys loose. Each method that searches
-  the slots or adds to them puts the loose keys in first.
+- the slots have every key but the newest ``loose`` ones. Only ``Table`` leaves keys loose. A method that searches the
+  slots for any key, or adds to them, puts the loose keys in first.
 
 Positions, ticks and times take 32 bits as long as the window's lie close together, and 64 for good when they once did
 not. The arrays start small and double up to room for ``max_keys`` and a tenth more; when more keys are pending than
@@ -404,14 +404,15 @@ class DedupWindow:
         return int(self._ring.capacity * self._crowded / (_LOAD * BUCKET_SLOTS)) + 2
 
     def _index(self) -> None:
-        """Build the slots again from the ring."""
+        """Build the slots again from the ring. All keys count as loose until that is done: should it be interrupted,
+        the next search builds them again.
+        """
+        self._loose = self._head - self._tail
         self._slots = Slots(self._ring, self._bucket_count(), base=self._tail - BUCKET_SLOTS)
         self._index_from(self._tail)
 
     def _index_loose(self) -> None:
-        """Put the loose keys into the slots. All keys count as loose until that is done: should it be interrupted, the
-        next search builds the slots again.
-        """
+        """Put the loose keys into the slots. Here, too, all keys count as loose until that is done."""
         low = self._head - self._loose
         self._loose = self._head - self._tail
         if low == self._tail:

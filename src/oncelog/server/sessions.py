@@ -6,7 +6,6 @@ executed twice.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -137,9 +136,15 @@ class FrameSessions:
         if session is None or session.stream is not stream or session.pending:
             return
         del self._sessions[key, log]
-        if session.lane is not None and session.lane.producer is not None:
-            with contextlib.suppress(OncelogError):  # a server that drains closes all producers
-                await self._server.write(_closing(session.lane), log)
+        if session.lane is None or session.lane.producer is None:
+            return
+        closing = _closing(session.lane)
+        try:
+            await self._server.write(closing, log)
+        except BaseException as error:  # the client is gone, or there is no room now: nobody else closes it
+            self._server.writers.post(closing)
+            if not isinstance(error, OncelogError):
+                raise
 
     def cut(self, error: Exception) -> None:
         """End all streams with an error that leaves open whether their frames are stored: this server cannot know."""

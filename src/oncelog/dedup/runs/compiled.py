@@ -168,7 +168,8 @@ def sieve_enter(keys: _Column, words: _Column, rows: NDArray[np.int64], homes: _
                 rows[count] = row
                 count += 1
         start = end
-    homes[0] = near  # lest the compiler leave out what was read ahead
+    if len(keys):
+        homes[0] = near  # lest the compiler leave out what was read ahead
     return count
 
 

@@ -105,6 +105,7 @@ class Admitter:
                 return found
 
     def _known(self, name: Name, looked: LookedOne) -> tuple[Ticket, int] | Literal["again"] | None:
+        self._committer.check()  # the table of a writer that has ended belongs to the next one
         return self._decider.known(name, looked) if self._recall.is_current(looked) else AGAIN
 
     def together(

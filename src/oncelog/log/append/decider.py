@@ -74,7 +74,7 @@ class Decider:
         self._sequences = core.sequences
 
     def known(self, name: Name, looked: LookedOne) -> tuple[Ticket, int] | None:
-        """Return where a durable record is that is known, and its fingerprint. Nothing is counted, or changed."""
+        """Return where a durable record is that is known, and its fingerprint. Nothing is counted."""
         assert self._window is not None
         handle = self._window.find_one(name.high, name.low)
         if handle >= 0 and not decisions.is_newer(looked.hit, self._window, handle):

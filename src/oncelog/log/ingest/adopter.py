@@ -322,6 +322,7 @@ class Adopter:
         """Note where the identities are that the window has before a position. The committer's lock is held."""
         window = self._seen.window
         assert window is not None
+        self._committer.check()  # the table of a writer that has ended belongs to the next one
         if window.count:
             handles = window.find(keys)
             hits = np.flatnonzero(handles >= 0)

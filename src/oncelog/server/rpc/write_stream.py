@@ -384,6 +384,9 @@ class WriteStream:
                 return
             received = self._form.frame(request)
             if received is None:
+                if self._part is not None:
+                    message = f"the client leaves, and the parts of frame {self._part.tag} are not complete"
+                    raise InvalidArgument(message)
                 self._left = True
                 return
             frame = await self._whole(received)
