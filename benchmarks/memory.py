@@ -130,7 +130,7 @@ class Oncelog(Memory):
         """Look ids up in runs and table, add the new ones, and make a run when there are enough."""
         started = time.process_time()
         found, fingerprints = self._recall.look(prepared).found, prepared[:, 0].copy()
-        if found is None and self._table.enter(prepared, self._position, fingerprints):
+        if found is None and self._table.enter(prepared, self._position, lambda: fingerprints):
             count = len(prepared)
         else:
             count = self._add_absent(prepared, found)

@@ -162,7 +162,7 @@ def test_one_walk_takes_what_is_new_and_leaves_the_rest(
                 batch = [each for each in dict.fromkeys(batch) if each not in known]
             keys, position = np.array(batch, np.uint64).reshape(-1, 2), len(known)
             before = window.count
-            if window.enter(keys, position, keys[:, 0].copy()):
+            if window.enter(keys, position, keys[:, 0].copy):
                 assert len(set(batch)) == len(batch)
                 assert known.keys().isdisjoint(batch)
             else:
@@ -189,16 +189,16 @@ def test_a_plain_batch_takes_one_walk(chosen: Chosen) -> None:
         window.commit(position, 1, 1)
         window.evict(1)
         some = keys[position : position + 1000]
-        assert window.enter(some, position, some[:, 0].copy())
+        assert window.enter(some, position, some[:, 0].copy)
     full = window.nbytes
-    assert not window.enter(keys[-5000:], 40_000, keys[-5000:, 0].copy())
+    assert not window.enter(keys[-5000:], 40_000, keys[-5000:, 0].copy)
     assert window.nbytes == full, "what is all known needs no room"
     window.commit(40_000, 1, 1)
     window.evict(1)
     assert window.positions(window.find(keys[-10_000:])).tolist() == list(range(30_000, 40_000))
     assert (window.find(keys[:30_000]) == -1).all()
     chosen.by("numpy")
-    assert not window.enter(keys[:30_000], 40_000, keys[:30_000, 0].copy()), "without compiled loops there is none"
+    assert not window.enter(keys[:30_000], 40_000, keys[:30_000, 0].copy), "without compiled loops there is none"
 
 
 def shrink_tables(patch: pytest.MonkeyPatch, blocks: int) -> None:
@@ -253,7 +253,7 @@ def test_keys_that_only_a_sieve_has_seen_are_known(chosen: Chosen, data: st.Data
                     if how == "new":
                         batch = [each for each in dict.fromkeys(batch) if each not in known]
                         keys = np.array(batch, np.uint64).reshape(-1, 2)
-                    if batch and table.enter(keys, position, keys[:, 0].copy()):
+                    if batch and table.enter(keys, position, keys[:, 0].copy):
                         assert len(set(batch)) == len(batch)
                         assert known.keys().isdisjoint(batch)
                     elif batch:
@@ -284,7 +284,7 @@ def test_batches_of_new_keys_leave_the_slots_alone(chosen: Chosen, who: str) -> 
     keys = np.random.default_rng(4).integers(0, 2**64, (900_000, 2), np.uint64)
     for position in range(0, 900_000, 10_000):
         some = keys[position : position + 10_000]
-        if not table.enter(some, position, some[:, 0].copy()):
+        if not table.enter(some, position, some[:, 0].copy):
             assert position < 50_000, "while the table grows"
             table.add(some, np.arange(position, position + 10_000), some[:, 0].copy())
         table.commit(position + 10_000, 1, 1)
@@ -292,7 +292,7 @@ def test_batches_of_new_keys_leave_the_slots_alone(chosen: Chosen, who: str) -> 
             table.drop_before(position - 20_000)
     assert table._loose == table.count
     again = keys[-5000:]
-    assert not table.enter(again, 900_000, again[:, 0].copy())
+    assert not table.enter(again, 900_000, again[:, 0].copy)
     assert table._loose == table.count, "the sieve and the ring tell that"
     assert table.positions(table.find(again)).tolist() == list(range(895_000, 900_000))
     assert table._loose == 0
@@ -320,13 +320,13 @@ def test_a_sieve_that_was_emptied_has_the_keys_that_stayed(
     table.add(keys[:40], np.arange(40), keys[:40, 0].copy())
     for position in range(40, 600, 10):
         some, known = keys[position : position + 10], keys[position - 20 : position + 10]
-        assert table.enter(some, position, some[:, 0].copy())
+        assert table.enter(some, position, some[:, 0].copy)
         table.commit(position + 10, 1, 1)
         for each in known:
-            assert not table.enter(each.reshape(1, 2), position + 10, each[:1].copy())
+            assert not table.enter(each.reshape(1, 2), position + 10, each[:1].copy)
             table._unasked = 0  # the next one asks the sieve, too
         table.drop_before(position - 20)
-    assert len(emptied) > 3
+    assert len(emptied) > 1
 
 
 @pytest.mark.parametrize("who", ["numba", "numpy"])
@@ -341,7 +341,7 @@ def test_a_search_that_was_interrupted_leaves_no_key_unknown(
     table.add(keys[:40_000], np.arange(40_000), keys[:40_000, 0].copy())
     for position in range(40_000, 90_000, 10_000):
         some = keys[position : position + 10_000]
-        assert table.enter(some, position, some[:, 0].copy())
+        assert table.enter(some, position, some[:, 0].copy)
     table.commit(90_000, 1, 1)
     table.drop_before(left)
     insert = Slots.insert
@@ -357,7 +357,7 @@ def test_a_search_that_was_interrupted_leaves_no_key_unknown(
     monkeypatch.setattr(Slots, "insert", interrupted)
     with pytest.raises(KeyboardInterrupt):
         table.find_one(1, 2)
-    assert not table.enter(keys[-1:], 90_000, keys[-1:, 0].copy())
+    assert not table.enter(keys[-1:], 90_000, keys[-1:, 0].copy)
     assert table.find_one(*keys[-1].tolist()) >= 0
     assert table._loose == 0
     assert table.positions(table.find(keys[left:])).tolist() == list(range(left, 90_000))
@@ -371,7 +371,7 @@ def test_slots_that_were_not_built_again_in_full_are_built_again(
     table = Table()
     keys = np.random.default_rng(7).integers(0, 2**64, (60_000, 2), np.uint64)
     table.add(keys[:50_000], np.arange(50_000), keys[:50_000, 0].copy())
-    assert table.enter(keys[50_000:], 50_000, keys[50_000:, 0].copy())
+    assert table.enter(keys[50_000:], 50_000, keys[50_000:, 0].copy)
     table.commit(60_000, 1, 1)
     monkeypatch.setattr(windows, "_SPILL_MIN", -1_000_000)
     table._slots.spill[keys[0, 0].item(), keys[0, 1].item()] = 8
@@ -404,14 +404,14 @@ def test_batches_after_a_known_key_do_not_ask_the_sieve(chosen: Chosen, who: str
     table.commit(40_000, 1, 1)
     pauses = []
     for _ in range(60):
-        assert not table.enter(keys[:600], 40_000, keys[:600, 0].copy())
+        assert not table.enter(keys[:600], 40_000, keys[:600, 0].copy)
         pauses.append(table._unasked)
     assert pauses[:12] == [2, 1, 0, 4, 3, 2, 1, 0, 8, 7, 6, 5]
     assert max(pauses) == 16
     table._unasked = 0
     for position in (40_000, 40_500):
         some = keys[position : position + 500]
-        assert table.enter(some, position, some[:, 0].copy())
+        assert table.enter(some, position, some[:, 0].copy)
     assert table._loose == 1000
     assert table.positions(table.find(keys)).tolist() == list(range(41_000))
 

@@ -44,7 +44,7 @@ class Kernels(NamedTuple):
     filter_add: Any
     filter_find: Any
     sieve_add: Any
-    sieve_enter: Any
+    sieve_put: Any
     sift: Any
     find_in_pages: Any
     digest: Any
@@ -54,7 +54,7 @@ class Kernels(NamedTuple):
 def compile_all(numba: Any) -> Kernels:
     """Return the functions compiled, from numba's cache where it has them; ``RuntimeError`` if it can keep none."""
     functions = hash_four, hash_two, find, insert, enter, distinct
-    filters = runs.filter_add, runs.filter_find, runs.sieve_add, runs.sieve_enter, runs.sift
+    filters = runs.filter_add, runs.filter_find, runs.sieve_add, runs.sieve_put, runs.sift
     of_runs = runs.mix_keys, *filters, runs.find_in_pages, runs.digest, runs.bucket_order
     return Kernels(*(numba.njit(cache=True, nogil=True)(function) for function in (*functions, *of_runs)))
 

@@ -23,6 +23,7 @@ class RefreshingWindow(DedupWindow):
 
         Positions, fingerprints and times stay. All handles are void afterwards: find them again.
         """
+        self.finish()
         moved = self._whole_batches(handles)
         if len(moved) == 0:
             return
@@ -73,6 +74,7 @@ class RefreshingWindow(DedupWindow):
 
     def commit(self, before_position: int, tick_us: int, time_us: int) -> None:
         """Make every pending key with a position below ``before_position`` committed, as any window does."""
+        self.finish()
         if self._head - self._settled == self._pending:
             super().commit(before_position, tick_us, time_us)
         elif self._pending:

@@ -37,14 +37,15 @@ def rehearse() -> None:
     table.find(keys)
     table.commit(_ROWS, 0, 0)
     table.drop_before(_ROWS)
-    table.enter(keys, _ROWS, fingerprints)
+    table.enter(keys, _ROWS, lambda: fingerprints)
+    table.finish()
     _rehearse_runs(keys, fingerprints)
 
 
 def _rehearse_runs(keys: NDArray[np.uint64], fingerprints: NDArray[np.uint64]) -> None:
     sieve = Sieve(_ROWS)
     sieve.sifted(keys)
-    sieve.enter(keys)
+    sieve.put(keys)
     high, low = mixed_keys(keys)
     sieve.add(high, low)
     entries = Entries(high, low, fingerprints, np.arange(_ROWS, dtype=np.uint64)).sorted()

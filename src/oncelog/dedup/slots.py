@@ -49,8 +49,8 @@ class Slots:
         self._base = base
         self.end = base + _NUMBER_MAX
         self._buckets = buckets
-        self._tags = _aligned(buckets * BUCKET_SLOTS, np.uint16)
-        self._numbers = _aligned(buckets * BUCKET_SLOTS, np.uint32)
+        self._tags = aligned(buckets * BUCKET_SLOTS, np.uint16)
+        self._numbers = aligned(buckets * BUCKET_SLOTS, np.uint32)
         self._numbers.reshape(-1, BUCKET_SLOTS)[:] = np.arange(BUCKET_SLOTS)
         self._cursors = np.zeros(buckets, dtype=np.uint8)
         self._tag_rows = self._tags.view(np.dtype((np.void, 2 * BUCKET_SLOTS)))
@@ -382,8 +382,8 @@ class Slots:
         self._spill_highs = None
 
 
-def _aligned(count: int, kind: type[np.unsignedinteger[Any]]) -> NDArray[Any]:
-    """Return an array of zeros that begins with a line of the cache: no bucket is in two of them."""
+def aligned(count: int, kind: type[np.unsignedinteger[Any]]) -> NDArray[Any]:
+    """Return an array of zeros that begins with a line of the cache: no bucket, and no block, is in two of them."""
     size = count * np.dtype(kind).itemsize
     memory = np.zeros(size + _LINE_BYTES, np.uint8)
     start = -memory.ctypes.data % _LINE_BYTES

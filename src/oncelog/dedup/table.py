@@ -4,10 +4,10 @@ It is a window that never evicts by itself. All its keys stand in the order of t
 to hold is dropped from its old end in one step. Of an id that was stored several times the newest position counts; the
 others stay in the ring, as ghosts, because a run is made of all that the log holds.
 
-Nearly every batch in columns brings new ids only, and most ids go into a run before anybody looks for them. So a batch
-is first put into a sieve: ids that did not pass it before are new. They stay *loose*: the ring has them, the slots do
-not, until a search needs them there. To put an id into a sieve touches one line of memory, to put it into the slots
-four.
+Nearly every batch in columns brings new ids only, and most ids go into a run before anybody looks for them. So a sieve
+has the ids of the table, and ids that do not pass it are new. They stay *loose*: the ring has them, the slots do not,
+until a search needs them there. To put an id into a sieve touches one line of memory, to put it into the slots four.
+``finish`` puts new ids into the sieve, while the device works on their block.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 from oncelog import limits
 from oncelog.dedup.repeats import distinct, first_occurrence
 from oncelog.dedup.ring import FLAG_BITS, GHOST, PENDING, START, Handles, Keys
-from oncelog.dedup.runs.mix import mixed_keys
 from oncelog.dedup.runs.sieve import Sieve
-from oncelog.dedup.window import DedupWindow, WindowState, as_keys
+from oncelog.dedup.window import DedupWindow, Later, WindowState, as_keys
 
 _FOREVER_US, _ALL_KEYS = 1 << 62, 1 << 40
 
@@ -57,7 +56,7 @@ class Table(DedupWindow):
         """The bytes of everything that grows with the keys."""
         return super().nbytes + (0 if self._sieve is None else self._sieve.nbytes)
 
-    def enter(self, keys: Keys, first_position: int, fingerprints: NDArray[np.uint64]) -> bool:
+    def enter(self, keys: Keys, first_position: int, fingerprints: Later) -> bool:
         """Insert keys as pending, as a window does; where a sieve can tell that they are new, they stay loose."""
         keys = as_keys(keys)
         if not self._has_room(len(keys)):
@@ -65,17 +64,21 @@ class Table(DedupWindow):
         if self._unasked > 0 or self._ring.capacity <= _SMALL_KEYS:
             self._unasked = max(0, self._unasked - 1)
             return super().enter(keys, first_position, fingerprints)
-        passing = self._prepared_sieve(len(keys)).enter(keys)
-        self._sifted += len(keys)
-        if len(passing) > _PASSING_MAX or (len(passing) and not self._are_new(keys, keys[passing])):
+        passing = self._prepared_sieve(len(keys)).sifted(keys)[0]
+        if len(passing) > _PASSING_MAX or not distinct(keys) or (len(passing) and self._has_any(keys[passing])):
             self._pause = self._unasked = min(2 * self._pause, _PAUSE_MAX)
             return False
         self._pause = 1
         self._ring.write(self._ring.keys, self._head, keys)
         self._write_pending(len(keys), first_position, fingerprints)
         self._loose += len(keys)
-        self._sifted_to = self._head
         return True
+
+    def finish(self) -> None:
+        """Do what ``enter`` left for later: write fingerprints, and put keys into the sieve."""
+        super().finish()
+        if self._sieve is not None and self._unasked == 0:
+            self._prepared_sieve(0)
 
     def _prepared_sieve(self, count: int) -> Sieve:
         """Return a sieve that has every key of the table, and has room for so many more."""
@@ -87,7 +90,7 @@ class Table(DedupWindow):
             self._empty(sieve)
         low = max(self._sifted_to, self._tail)
         if low < self._head:
-            sieve.add(*mixed_keys(np.ascontiguousarray(self._ring.read(self._ring.keys, low, self._head))))
+            sieve.put(self._ring.read(self._ring.keys, low, self._head))
             self._sifted += self._head - low
             self._sifted_to = self._head
         return sieve
@@ -96,12 +99,12 @@ class Table(DedupWindow):
         self._sifted = self._sifted_to = 0  # first: an interrupt must not leave an empty sieve that counts as full
         sieve.clear()
 
-    def _are_new(self, keys: Keys, few: Keys) -> bool:
-        """Tell whether no key of these few is in the table, and each is only once among ``keys``."""
+    def _has_any(self, few: Keys) -> bool:
+        """Tell whether any key of these few is in the table."""
         if (self._slots.find(few, self._tail) >= 0).any():
-            return False
+            return True
         loose = self._ring.read(self._ring.keys, self._head - self._loose, self._head)
-        return all(_count(loose, key) == 0 and _count(keys, key) == 1 for key in few)
+        return any(_has(loose, key) for key in few)
 
     def _grown(self, needed: int) -> int:
         """Return the capacity for so many keys. A table that is no longer small soon has enough for a run: it gets that
@@ -164,7 +167,7 @@ class Table(DedupWindow):
         """Forget the committed keys below a position, and return how many: a run has them."""
         dropped = self._move_tail(self._first_committed_from(position))
         self._loose = min(self._loose, self._head - self._tail)
-        if self._sieve is not None and 2 * self._sifted > self._ring.capacity:
+        if self._sieve is not None and self._sifted > (_SIEVE_ROUNDS - 1) * self._ring.capacity:
             self._empty(self._sieve)  # now, because the table has few keys that must be put in again
         return dropped
 
@@ -204,7 +207,7 @@ def _last_of_each(keys: Keys) -> NDArray[np.bool_]:
     return found
 
 
-def _count(keys: Keys, key: NDArray[np.uint64]) -> int:
-    """Return how often a key is among others."""
+def _has(keys: Keys, key: NDArray[np.uint64]) -> bool:
+    """Tell whether a key is among others."""
     same = np.flatnonzero(keys[:, 0] == key[0])
-    return int(np.count_nonzero(keys[same, 1] == key[1]))
+    return bool((keys[same, 1] == key[1]).any())

@@ -7,7 +7,9 @@ is evicted. Invariants, from ``tail`` to before ``head``:
 - a batch (a key with the start bit and the ones after it without) is evicted whole;
 - a key below ``tail`` is gone; a ghost in between counts for nothing. ``RefreshingWindow`` and ``Table`` leave ghosts;
 - the slots have every key but the newest ``loose`` ones. Only ``Table`` leaves keys loose. A method that searches the
-  slots for any key, or adds to them, puts the loose keys in first.
+  slots for any key, or adds to them, puts the loose keys in first;
+- fingerprints that ``enter`` was promised are in ``owed``, all of pending keys, until ``finish`` writes them. A method
+  that reads a fingerprint of a pending key, or commits it, calls ``finish`` first.
 
 Positions, ticks and times take 32 bits as long as the window's lie close together, and 64 for good when they once did
 not. The arrays start small and double up to room for ``max_keys`` and a tenth more; when more keys are pending than
@@ -16,8 +18,9 @@ that they grow further, and are cut back when they are more than twice too big.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Self
+from typing import Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +30,10 @@ from oncelog.dedup.repeats import distinct, first_occurrence
 from oncelog.dedup.ring import FLAG_BITS, FLAGS, GHOST, NARROW_MAX, PENDING, START, Handles, Keys, Ring
 from oncelog.dedup.slots import BUCKET_SLOTS, Slots
 
-__all__ = ["DedupWindow", "WindowState"]
+__all__ = ["DedupWindow", "Later", "WindowState"]
+
+Later: TypeAlias = Callable[[], NDArray[np.uint64]]
+"""Returns the fingerprints of keys that were entered. It is asked when there is time, and may be asked again."""
 
 _CAPACITY_MIN = 32
 _LOAD = 0.68
@@ -68,6 +74,7 @@ class DedupWindow:
         self._ghosts = self._pending = self._loose = 0
         self._crowded = 1.0
         self._evicted = 0
+        self._owed: list[tuple[int, Later]] = []
         self._ring = Ring(_CAPACITY_MIN, first_handle)
         self._slots = Slots(self._ring, self._bucket_count(), base=0)
 
@@ -125,6 +132,8 @@ class DedupWindow:
 
     def fingerprints(self, handles: Handles) -> NDArray[np.uint64]:
         """Return the fingerprints of these handles."""
+        if self._owed:
+            self.finish()
         return self._ring.fingerprints.take(handles - self._ring.origin, mode="wrap")
 
     def times(self, handles: Handles) -> NDArray[np.int64]:
@@ -138,6 +147,8 @@ class DedupWindow:
 
     def at(self, handle: int) -> tuple[int, int, int, bool]:
         """Return position, fingerprint, time and whether it is pending, of one handle."""
+        if self._owed:
+            self.finish()
         ring = self._ring
         place = ring.place(handle)
         mark = ring.marks.view[place] + ring.marks.base
@@ -192,11 +203,11 @@ class DedupWindow:
         if self._slots.spill:
             self._relieve()
 
-    def enter(self, keys: Keys, first_position: int, fingerprints: NDArray[np.uint64]) -> bool:
+    def enter(self, keys: Keys, first_position: int, fingerprints: Later) -> bool:
         """Insert keys as pending, each a batch of its own, at positions from the first on, if all are new.
 
         ``False``, and nothing is changed: one is known or repeats, or what does it in one walk is not at hand, or there
-        is no room yet, which would be made in vain if all are known.
+        is no room yet, which would be made in vain if all are known. ``finish`` does what can wait.
         """
         keys = as_keys(keys)
         if not self._has_room(len(keys)) or kernels_at_hand(len(keys)) is None:
@@ -209,18 +220,30 @@ class DedupWindow:
         self._write_pending(len(keys), first_position, fingerprints)
         return True
 
+    @property
+    def owes(self) -> bool:
+        """Whether ``finish`` has something to do."""
+        return bool(self._owed)
+
+    def finish(self) -> None:
+        """Do what ``enter`` left for later. It may be interrupted, and repeated."""
+        while self._owed:
+            low, fingerprints = self._owed[0]
+            self._ring.write(self._ring.fingerprints, low, fingerprints())
+            del self._owed[0]
+
     def _has_room(self, count: int) -> bool:
         """Tell whether the ring, and the numbers of the slots, have room for so many more keys."""
         return self._head - self._tail + count <= self._ring.capacity and self._head + count <= self._slots.end
 
-    def _write_pending(self, count: int, first_position: int, fingerprints: NDArray[np.uint64]) -> None:
+    def _write_pending(self, count: int, first_position: int, fingerprints: Later) -> None:
         """Make pending keys, each a batch of its own, of the keys that the ring has behind the head."""
         ring, head = self._ring, self._head
         first, step = (first_position << FLAG_BITS) | START | PENDING, 1 << FLAG_BITS
         ring.marks.admit(first, first + step * (count - 1), self._places)
         first -= ring.marks.base
         ring.write(ring.marks.stored, head, np.arange(first, first + step * count, step))
-        ring.write(ring.fingerprints, head, fingerprints)
+        self._owed.append((head, fingerprints))
         self._head += count
         self._pending += count
 
@@ -265,6 +288,8 @@ class DedupWindow:
         """Make every pending key with a position below ``before_position`` committed, at this up-time and wall time."""
         if self._pending == 0:
             return
+        if self._owed:
+            self.finish()
         ring, settled = self._ring, self._settled
         marks, ticks, times = ring.marks, ring.ticks, ring.times
         if not 0 <= tick_us - ticks.base <= NARROW_MAX:
@@ -296,6 +321,7 @@ class DedupWindow:
         assert len(ticks_us) == self._pending, "one time for each pending key"
         if self._pending == 0:
             return
+        self.finish()
         ring = self._ring
         ring.ticks.admit(int(ticks_us.min()), int(ticks_us.max()), self._settled_places)
         ring.times.admit(int(times_us.min()), int(times_us.max()), self._settled_places)

@@ -632,7 +632,7 @@ def keys_of(records: Sequence[Record]) -> Keys | None:
     keys = [key_of(records[row]) for row in rows]
     identities = np.array([key[:2] for key in keys], np.uint64)
     fingerprints = np.array([key[2] for key in keys], np.uint64)
-    return Keys(None if len(rows) == len(records) else np.array(rows), identities, fingerprints)
+    return Keys(None if len(rows) == len(records) else np.array(rows), identities, lambda: fingerprints)
 
 
 def payload_of(records: Sequence[Record], *, together: bool = False) -> pa.RecordBatch:

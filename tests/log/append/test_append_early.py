@@ -1,4 +1,4 @@
-"""One record at a time on a disk: what can be done while the device works is done then."""
+"""Appends on a disk: what can be done while the device works is done then."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from oncelog.connect import Database
+from oncelog.dedup.identity import Hasher
+from oncelog.dedup.table import Table
+from oncelog.dedup.window import DedupWindow
 from oncelog.errors import Unavailable
 from oncelog.log.append import alone
 from oncelog.storage.base import Chunk
@@ -51,9 +55,7 @@ class NotingDisk(RealDisk):
 def test_the_ack_is_made_while_the_device_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size_bytes: int
 ) -> None:
-    """After a sync each call costs three times as much: only what must wait for the sync is done behind it. A block of
-    a page or more is not begun early; all else is the same.
-    """
+    """After a sync each call costs three times as much: only what must wait for the sync is done behind it."""
     disk = NotingDisk()
 
     def noting(*given: Any) -> Ack:
@@ -67,8 +69,7 @@ def test_the_ack_is_made_while_the_device_works(
         second = writer.append(bytes(size_bytes), id="second")
         calls = list(disk.calls)
         again = writer.append(bytes(size_bytes), id="second")
-    early = ["write", "begin_sync", "ack"] if size_bytes < 4000 else ["ack", "write"]
-    assert calls == [*early, "identity", "sync", "write"]
+    assert calls == ["write", "begin_sync", "ack", "identity", "sync", "write"]
     assert (first.position, first.entry, second.position, second.entry) == (0, 0, 1, 1)
     assert (again.position, again.segment, again.entry, again.timestamp) == (
         second.position,
@@ -97,3 +98,85 @@ def test_a_record_without_an_id_is_stored_once_although_its_ack_could_not_be_mad
             assert next(refused, None) is None
         with log.read() as entries:
             assert [entry.value for entry in entries] == [b"first", b"second"]
+
+
+ROWS = pa.table(
+    {
+        "id": [f"order-{number}" for number in range(1000)],
+        "value": [b"%100d" % number for number in range(1000)],
+    }
+)
+
+
+def filled(db: Database) -> None:
+    """Make a log whose table has room, so that a batch of new rows is entered in one walk."""
+    with db.log("orders", create=True).writer() as writer:
+        for part in range(3):
+            ids = [f"before-{part}-{number}" for number in range(20_000)]
+            writer.append_arrow(pa.table({"id": ids, "value": [b"v"] * len(ids)}))
+
+
+def test_fingerprints_are_hashed_while_the_device_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """New rows are decided by their ids: their values are hashed, and their ids put into the sieve, behind the write
+    and before the sync.
+    """
+    disk = NotingDisk()
+    hashed, finish = Hasher.fingerprints, Table.finish
+
+    def noting(hasher: Hasher, payload: pa.RecordBatch) -> Any:
+        disk.calls.append("hash")
+        return hashed(hasher, payload)
+
+    def finished(table: Table) -> None:
+        finish(table)
+        disk.calls.append("finished")
+
+    monkeypatch.setattr(Hasher, "fingerprints", noting)
+    monkeypatch.setattr(Table, "finish", finished)
+    with Database(LocalStorage(tmp_path, disk)) as db:
+        filled(db)
+        with db.log("orders").writer() as writer:
+            writer.append(b"the first of a segment")
+            disk.calls.clear()
+            writer.append_arrow(ROWS)
+            calls = list(disk.calls)
+            changed = ROWS.set_column(1, "value", pa.array([b"%99d" % number for number in range(1000)]))
+            assert writer.append_arrow(ROWS).duplicates.all()
+            assert not db.log("orders").verify().findings
+            with pytest.raises(Exception, match="1000"):
+                writer.append_arrow(changed)
+    begun = calls.index("begin_sync")
+    assert calls[begun - 1] == "write"
+    assert calls[begun:] == ["begin_sync", "hash", "finished", "identity", "sync", "write"]
+
+
+@pytest.mark.parametrize("again", [KeyboardInterrupt, MemoryError])
+def test_what_interrupts_the_work_beside_the_device_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: type[BaseException]
+) -> None:
+    """The block is written and not synced then. Ctrl-C: it is stored all the same, once. A bug or no memory: the writer
+    ends, and a retry with the next one finds what is there.
+    """
+    raised = iter([again()])
+    finish = DedupWindow.finish
+
+    def interrupted(window: DedupWindow) -> None:
+        for error in raised:
+            raise error
+        finish(window)
+
+    with Database(LocalStorage(tmp_path)) as db:
+        filled(db)
+        log = db.log("orders")
+        with log.writer() as writer:
+            monkeypatch.setattr(DedupWindow, "finish", interrupted)
+            with pytest.raises((KeyboardInterrupt, Exception)):
+                writer.append_arrow(ROWS)
+            assert next(raised, None) is None
+            if again is KeyboardInterrupt:
+                assert writer.append_arrow(ROWS).duplicates.all()
+        with log.writer() as writer:
+            writer.append_arrow(ROWS)
+            assert writer.append_arrow(ROWS).duplicates.all()
+        assert log.info().last_position == 60_999
+        assert not log.verify().findings

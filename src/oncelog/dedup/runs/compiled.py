@@ -131,8 +131,8 @@ def sift(keys: _Column, words: _Column, rows: NDArray[np.int64], high: _Column, 
     return count
 
 
-def sieve_enter(keys: _Column, words: _Column, rows: NDArray[np.int64], homes: _Column, low: _Column) -> int:
-    """Put identities into a sieve; set the rows of those that passed before their turn, and return how many they are.
+def sieve_put(keys: _Column, words: _Column, homes: _Column, low: _Column) -> None:
+    """Put identities into a sieve, in any order.
 
     The blocks of the next keys are read before the first of these keys is put in, as in ``enter`` of the table.
     """
@@ -150,27 +150,19 @@ def sieve_enter(keys: _Column, words: _Column, rows: NDArray[np.int64], homes: _
         value = (value ^ value >> _SHIFT) * _FIRST
         value = (value ^ value >> _SHIFT) * _SECOND
         low[row] = value ^ value >> _SHIFT
-    count, start, near = 0, 0, _ZERO
+    start, near = 0, _ZERO
     while start < len(keys):
         end = min(start + _AHEAD, len(keys))
         for row in range(start, end):
             near |= words[homes[row]]
         for row in range(start, end):
             at, bits = homes[row], low[row] >> _FOURTH_AT
-            missing = _ZERO
             for step in range(4):
-                place = at + _THREE - np.uint64(step)
-                named = _ONE << (bits & _LAST) | _ONE << (bits >> _SIX & _LAST)
-                missing |= named & ~words[place]
-                words[place] |= named
+                words[at + _THREE - np.uint64(step)] |= _ONE << (bits & _LAST) | _ONE << (bits >> _SIX & _LAST)
                 bits >>= _TWELVE
-            if missing == _ZERO:
-                rows[count] = row
-                count += 1
         start = end
     if len(keys):
         homes[0] = near  # lest the compiler leave out what was read ahead
-    return count
 
 
 def find_in_pages(  # noqa: PLR0917

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oncelog.dedup.kernels import fixed, kernels
-from oncelog.dedup.repeats import distinct
 from oncelog.dedup.runs.mix import Halves, mixed_keys
+from oncelog.dedup.slots import aligned
 
 Column = NDArray[np.uint64]
 Rows = NDArray[np.int64]
@@ -49,7 +49,7 @@ class Sieve:
         """Make an empty sieve for so many ids."""
         self.ids = ids
         self._blocks = max(_BLOCKS_MIN, -(-ids // IDS_PER_BLOCK))
-        self._words = np.zeros(_BLOCK_WORDS * self._blocks, np.uint64)
+        self._words = aligned(_BLOCK_WORDS * self._blocks, np.uint64)
         self._view = self._words.data
         self._patterns, self._pattern_list = _patterns()
 
@@ -77,38 +77,30 @@ class Sieve:
         elif len(homes):
             self._add_sorted(homes, low)
 
-    def enter(self, keys: Column) -> Rows:
-        """Let identities pass from now on; return the rows of those that passed before their turn.
-
-        All others are certain: they were not added, and none before them in ``keys`` is the same.
-        """
+    def put(self, keys: Column) -> None:
+        """Let identities pass from now on, which come in any order."""
         compiled = kernels(len(keys))
         if compiled is None:
-            passing = self._enter(*mixed_keys(keys))
-            return passing if distinct(keys) else np.arange(len(keys))
-        rows = np.empty(len(keys), np.int64)
+            self._put(*mixed_keys(keys))
+            return
         homes, low = np.empty(len(keys), np.uint64), np.empty(len(keys), np.uint64)
-        count = compiled.sieve_enter(fixed(keys), self._words, rows, homes, low)
-        return rows[:count]
+        compiled.sieve_put(fixed(keys), self._words, homes, low)
 
-    def _enter(self, high: Column, low: Column) -> Rows:
-        """Let keys pass from now on; return the rows of those that passed before all of them.
+    def _put(self, high: Column, low: Column) -> None:
+        """Let keys pass from now on.
 
         Where keys share a block, the last one writes its word, and the bits of the others are lost: these few are set
         again. ``bitwise_or.at`` for all keys takes twice as long.
         """
         homes = self._homes(high)
-        passing = np.ones(len(high), np.bool_)
         for shift in _PATTERNS_AT:
             pattern = self._pattern(low, shift)
             words = self._words.take(homes, mode="clip")
-            passing &= words & pattern == pattern
             words |= pattern
             self._words[homes] = words
             lost = np.flatnonzero(~self._has(homes, pattern))
             np.bitwise_or.at(self._words, homes[lost], pattern[lost])
             homes += 1
-        return np.flatnonzero(passing)
 
     def clear(self) -> None:
         """Let no key pass any more."""

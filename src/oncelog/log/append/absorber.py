@@ -96,8 +96,9 @@ class Absorber:
 
     def _prepared(self, submitted: Sequence[Submitted], ids: Sequence[str | None]) -> list[_Prepared]:
         """Return records in columns, in pieces of a block, with their keys."""
+        in_full = self._core.in_flight_max > 1
         return [
-            _Prepared(piece, payloads.keys_of(piece, self._hasher, self._core.window))
+            _Prepared(piece, payloads.keys_of(piece, self._hasher, self._core.window, in_full=in_full))
             for part in self._parts(submitted)
             for piece in payloads.pieces(_payload(submitted[part], ids[part]), self._settings)
         ]

@@ -112,7 +112,7 @@ class Admitter:
         self, payload: pa.RecordBatch, judge: Callable[[Admitted], None] | None, deadline_us: int | None
     ) -> Admitted:
         """Decide a batch, and add it if it is new."""
-        keys = payloads.keys_of(payload, self._hasher, self._window)
+        keys = payloads.keys_of(payload, self._hasher, self._window, in_full=True)
         while True:
             rows = self._looked_up(payload, keys)
             admitted = self._committer.locked(self._together, rows, judge, deadline_us)
@@ -160,9 +160,11 @@ class Admitter:
 
     def _rows(self, piece: pa.RecordBatch, deadline_us: int | None, *, more: bool) -> Admitted:
         """Decide rows, and add those that are new; with ``more`` to come, begin to store them now."""
-        keys = payloads.keys_of(piece, self._hasher, self._window)
+        keys = payloads.keys_of(piece, self._hasher, self._window, in_full=self._core.in_flight_max > 1)
         while True:
             rows = self._looked_up(piece, keys)
+            if keys is not None and rows.found is not None:
+                keys.hashed()
             admitted = self._committer.locked(self._add_rows, rows, deadline_us)
             if admitted is not None:
                 if more:

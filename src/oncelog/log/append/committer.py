@@ -404,7 +404,12 @@ class Committer:
 
     def _both(self, group: Group) -> int:
         self.core.tail.encode(group)
-        return self._run.append(group) if group.state == "offered" else 0  # else ended meanwhile
+        if group.state != "offered":
+            return 0  # ended meanwhile
+        if self.core.owes:
+            self._run.begin(group)
+            self.locked(self.core.finish)  # while the device works
+        return self._run.append(group)
 
     # Reacting.
 

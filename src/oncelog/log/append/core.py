@@ -155,6 +155,11 @@ class Core:
         """Whether storage did not take what it was offered last, and will be asked again."""
         return self.failures > 0 or self.prepare_failures > 0
 
+    @property
+    def owes(self) -> bool:
+        """Whether the window has work left that can be done while the device works."""
+        return self.window is not None and self.window.owes
+
     def check_open(self) -> None:
         """Raise unless more may be added."""
         reason = self.ended or self.leaving
@@ -292,6 +297,13 @@ class Core:
             self.tail.encode(group)  # sooner done than the lock is given back
         self.error = None
         return group
+
+    def finish(self) -> None:
+        """Do what the window left for later. An interrupt tears nothing: it is done again. The window of a core that
+        has ended may be another's.
+        """
+        if self.window is not None and self.error is None:
+            self.window.finish()
 
     def landed(self, group: Group, request: int, end: int, started_us: int, now_us: int) -> None:
         """Note that storage has a block; settle every block that has landed and has no gap before it."""

@@ -126,7 +126,7 @@ def enter(  # noqa: PLR0917
     seen.evict(uptime_us)
     if "start" in payload.schema.names or (seen.adopted and not isinstance(window, Table)):
         return None
-    if not window.enter(keys.identities, next_position, keys.fingerprints):
+    if not window.enter(keys.identities, next_position, keys.hashed):
         return None
     admitted = Admitted(payload)
     admitted.number(next_position)

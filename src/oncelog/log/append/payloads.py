@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -23,12 +23,35 @@ from oncelog.settings import LogSettings
 from oncelog.types import Record
 
 
-class Keys(NamedTuple):
-    """The identities and fingerprints of a payload's rows; ``rows`` are those that carry an id (``None``: all)."""
+class Keys:
+    """The identities and fingerprints of a payload's rows; ``rows`` are those that carry an id (``None``: all).
 
-    rows: NDArray[np.int64] | None
-    identities: NDArray[np.uint64]
-    fingerprints: NDArray[np.uint64]
+    A row that is new is decided by its identity alone, so fingerprints are hashed when they are first asked for.
+    """
+
+    __slots__ = ("_hash", "_hashed", "identities", "rows")
+
+    def __init__(
+        self,
+        rows: NDArray[np.int64] | None,
+        identities: NDArray[np.uint64],
+        fingerprints: Callable[[], NDArray[np.uint64]],
+    ) -> None:
+        self.rows = rows
+        self.identities = identities
+        self._hash = fingerprints
+        self._hashed: NDArray[np.uint64] | None = None
+
+    def hashed(self) -> NDArray[np.uint64]:
+        """Return the fingerprints. Should two threads ask first, both hash: the results are the same."""
+        if self._hashed is None:
+            self._hashed = self._hash()
+        return self._hashed
+
+    @property
+    def fingerprints(self) -> NDArray[np.uint64]:
+        """The fingerprints."""
+        return self.hashed()
 
 
 def replace(record: Record, **changes: object) -> Record:
@@ -138,15 +161,21 @@ def pieces(payload: pa.RecordBatch, settings: LogSettings) -> list[pa.RecordBatc
     return cut
 
 
-def keys_of(payload: pa.RecordBatch, hasher: Hasher, window: DedupWindow | None) -> Keys | None:
-    """Return the identities of the rows that carry an id, or ``None`` when there are none to look up."""
+def keys_of(
+    payload: pa.RecordBatch, hasher: Hasher, window: DedupWindow | None, *, in_full: bool = False
+) -> Keys | None:
+    """Return the identities of the rows that carry an id, or ``None`` when there are none to look up.
+
+    ``in_full``: hash the fingerprints now, without the writer's lock, because they will be asked for with it.
+    """
     at = payload.schema.get_field_index("id")
     if window is None or at < 0:
         return None
-    ids = payload.column(at)
-    if ids.null_count == 0:
-        return Keys(None, hasher.keys(payload), hasher.fingerprints(payload))
-    present = ids.is_valid()
-    rows = np.flatnonzero(arrays.present(ids))
-    named = payload.filter(present)
-    return Keys(rows, hasher.keys(named), hasher.fingerprints(named))
+    ids, rows = payload.column(at), None
+    if ids.null_count:
+        rows = np.flatnonzero(arrays.present(ids))
+        payload = payload.filter(ids.is_valid())
+    keys = Keys(rows, hasher.keys(payload), partial(hasher.fingerprints, payload))
+    if in_full:
+        keys.hashed()
+    return keys

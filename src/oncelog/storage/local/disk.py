@@ -33,6 +33,10 @@ PAST_CACHE_BYTES_MIN = 8 << 20
 _PAST_CACHE_STEP_BYTES = 4 << 20
 _IOVECS_MAX = 1024
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_PAGE_BYTES = 4096
+"""The smallest page of a system's cache."""
+
+_SYNC_FILE_RANGE_WRITE = 2
 
 
 class Disk(Protocol):
@@ -89,7 +93,7 @@ class Disk(Protocol):
         ...
 
     def begin_sync(self, descriptor: int, offset: int, length: int) -> None:
-        """Have the device begin with a small range that was just written. Only ``sync`` tells what came of it."""
+        """Have the device begin with a range that was just written. Only ``sync`` tells what came of it."""
         ...
 
     def sync(self, descriptor: int) -> None:
@@ -225,12 +229,17 @@ class RealDisk:
         return inodes.of_descriptor(descriptor)[2]
 
     def begin_sync(self, descriptor: int, offset: int, length: int) -> None:
-        """Start write-back. On Linux the advice that a range is not needed does so before it drops clean whole pages.
+        """Start write-back. On Linux the advice that a range is not needed does so before it drops clean whole pages. A
+        range below a page has none. For a larger range there is ``sync_file_range``, which drops nothing.
 
         An error of that write-back is kept for the file, and ``fdatasync`` reports it. On a system
-        without the advice, write-back starts with the sync.
+        without these calls, write-back starts with the sync.
         """
         if sys.platform == "linux":
+            if length >= _PAGE_BYTES:
+                if _sync_file_range is not None:
+                    _sync_file_range(descriptor, offset, length, _SYNC_FILE_RANGE_WRITE)
+                return
             try:  # noqa: SIM105 (sooner than ``suppress``: every append of one record comes here)
                 os.posix_fadvise(descriptor, offset, length, os.POSIX_FADV_DONTNEED)
             except OSError:
@@ -373,6 +382,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_sync_file_range = getattr(_libc, "sync_file_range", None)  # Linux has it
+if _sync_file_range is not None:
+    _sync_file_range.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
 _MAP_FAILED = ctypes.c_void_p(-1).value
 
 

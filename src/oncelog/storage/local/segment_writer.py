@@ -14,10 +14,8 @@ from oncelog.storage.local.filler import AHEAD_BYTES_MIN, ZeroFiller
 from oncelog.storage.local.lock import LocalClaim
 from oncelog.storage.local.published import Publisher
 
-_EARLY_BYTES_MAX = 4095
-"""Write-back of a block up to this size is started before the sync. The size is less than a page: the advice that
-starts write-back also drops whole clean pages, and such a block has none. For a larger block the gain is small.
-"""
+_SMALL_BYTES_MAX = 4095
+"""Write-back of a block up to this size is started before the sync also where nobody has work for the time between."""
 
 
 class LocalSegmentWriter:
@@ -51,11 +49,9 @@ class LocalSegmentWriter:
         self._last_header = b""
 
     def begin(self, number: int, block: Sequence[Chunk]) -> None:
-        """Write a small block, and start its write-back. ``append`` does the rest; or all of it, if this fails."""
+        """Write a block, and start its write-back. ``append`` does the rest; or all of it, if this fails."""
         first = block[0]
-        size_bytes = len(first)
-        if len(block) > 1 or size_bytes > _EARLY_BYTES_MAX:
-            return
+        size_bytes = len(first) if len(block) == 1 else sum(map(len, block))
         claim, disk = self._claim, self._disk
         with claim.writing:
             descriptor, offset = self._descriptor, self._end
@@ -140,7 +136,7 @@ class LocalSegmentWriter:
         if end >= self._filler.filled:
             self._filler.prepare(descriptor, self._end, end)
         self._disk.write(descriptor, block, self._end)
-        if end - self._end <= _EARLY_BYTES_MAX:
+        if end - self._end <= _SMALL_BYTES_MAX:
             self._disk.begin_sync(descriptor, self._end, end - self._end)
 
     def _sync(self, descriptor: int, end: int, entries: int) -> None:
