@@ -327,6 +327,10 @@ def test_a_sieve_that_was_emptied_has_the_keys_that_stayed(
             table._unasked = 0  # the next one asks the sieve, too
         table.drop_before(position - 20)
     assert len(emptied) > 1
+    table._sifted = rounds * table._ring.capacity
+    emptied.clear()
+    table.drop_before(0)
+    assert not emptied, "nothing was dropped: all keys would be put in again"
 
 
 @pytest.mark.parametrize("who", ["numba", "numpy"])

@@ -167,7 +167,7 @@ class Table(DedupWindow):
         """Forget the committed keys below a position, and return how many: a run has them."""
         dropped = self._move_tail(self._first_committed_from(position))
         self._loose = min(self._loose, self._head - self._tail)
-        if self._sieve is not None and self._sifted > (_SIEVE_ROUNDS - 1) * self._ring.capacity:
+        if dropped and self._sieve is not None and self._sifted > (_SIEVE_ROUNDS - 1) * self._ring.capacity:
             self._empty(self._sieve)  # now, because the table has few keys that must be put in again
         return dropped
 
