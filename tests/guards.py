@@ -414,9 +414,23 @@ GUARDS = [
     Guard(
         "loose keys: a search that was interrupted begins again",
         "dedup/window.py",
-        "        self._loose = self._head - self._tail\n",
-        "        self._loose = 0\n",
+        "        low = self._head - self._loose\n        self._loose = self._head - self._tail\n",
+        "        low = self._head - self._loose\n        self._loose = 0\n",
         "tests/dedup/test_compiled.py::test_a_search_that_was_interrupted_leaves_no_key_unknown[0-numpy]",
+    ),
+    Guard(
+        "loose keys: slots that were not built in full are built again",
+        "dedup/window.py",
+        "        self._loose = self._head - self._tail\n        self._slots = Slots(",
+        "        self._slots = Slots(",
+        "tests/dedup/test_compiled.py::test_slots_that_were_not_built_again_in_full_are_built_again",
+    ),
+    Guard(
+        "loose keys: no interrupt comes between what a drop changes",
+        "dedup/window.py",
+        "        ring.origin, self._tail, self._ghosts, self._loose = origin, tail, ghosts, loose",
+        "        ring.origin, self._tail, self._ghosts = origin, tail, ghosts\n        self._loose = loose",
+        "tests/dedup/test_compiled.py::test_a_drop_that_was_interrupted_lets_no_key_in_again[numpy]",
     ),
     Guard(
         "a small file is not written again for a segment that is large by itself",

@@ -163,7 +163,6 @@ class Table(DedupWindow):
     def drop_before(self, position: int) -> int:
         """Forget the committed keys below a position, and return how many: a run has them."""
         dropped = self._move_tail(self._first_committed_from(position))
-        self._loose = min(self._loose, self._head - self._tail)
         if self._sieve is not None and 2 * self._sifted > self._ring.capacity:
             self._empty(self._sieve)  # now, because the table has few keys that must be put in again
         return dropped
