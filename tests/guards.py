@@ -433,6 +433,20 @@ GUARDS = [
         "tests/dedup/test_compiled.py::test_a_drop_that_was_interrupted_lets_no_key_in_again[numpy]",
     ),
     Guard(
+        "a writer that has ended does not search the table of the next one",
+        "log/append/admitter.py",
+        "        self._committer.check()  # the table of",
+        "        # the table of",
+        "tests/log/takeover/test_recovery.py::test_a_writer_that_has_left_its_table_does_not_touch_it",
+    ),
+    Guard(
+        "a writer that has ended does not truncate the table of the next one",
+        "log/upkeep/memory_keeper.py",
+        " and self._committer.error is None:  # else",
+        ":  # else",
+        "tests/log/takeover/test_recovery.py::test_a_writer_that_has_left_its_table_does_not_touch_it",
+    ),
+    Guard(
         "a small file is not written again for a segment that is large by itself",
         "log/upkeep/sealing.py",
         "if group and (is_apart or not total.plus(weight).fits(target)):",

@@ -176,7 +176,7 @@ class MemoryKeeper:
 
     def _begin_at(self, first_position: int) -> None:
         self._recall.begin_at(first_position)
-        if self._table is not None:
+        if self._table is not None and self._committer.error is None:  # else it belongs to the next writer
             self._table.drop_before(first_position)
             self.note_load()
 
@@ -214,6 +214,7 @@ class MemoryKeeper:
         known, runs = self._opened(before)
 
         def show() -> None:
+            self._committer.check()  # the table of a writer that has ended belongs to the next one
             if runs.runs != before.runs:
                 self._replace(before, runs, built=False)
             self._begin_at(known.manifest.first_position)
