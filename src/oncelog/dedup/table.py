@@ -160,6 +160,10 @@ class Table(DedupWindow):
             self._ring.marks.stored[places] |= GHOST
             self._ghosts += len(keys)
 
+    def has_before(self, position: int) -> bool:
+        """Tell whether there are committed keys below a position."""
+        return self._first_committed_from(position) > self._tail
+
     def drop_before(self, position: int) -> int:
         """Forget the committed keys below a position, and return how many: a run has them."""
         dropped = self._move_tail(self._first_committed_from(position))

@@ -351,13 +351,20 @@ class MemoryKeeper:
         if self._recall.view.runs is not before:
             return False
         first = self._recall.view.first_position
+        until = _covered_until(runs.runs, first)
+
+        def covered(one: Segment) -> bool:
+            return covers(runs.runs, max(one.first_position, first), one.next_position)
+
         if self._table is not None:
-            built |= self._table.drop_before(_covered_until(runs.runs, first)) > 0
+            built |= self._table.has_before(until)
         elif self._adopted is not None:
-            built |= self._adopted.drop(
-                lambda one: covers(runs.runs, max(one.first_position, first), one.next_position)
-            )
-        self._recall.show(runs, built=built)
+            built |= any(map(covered, self._adopted.held))
+        self._recall.show(runs, built=built)  # first: an interrupt must not leave ids where nobody looks
+        if self._table is not None:
+            self._table.drop_before(until)
+        elif self._adopted is not None:
+            self._adopted.drop(covered)
         self.note_load()
         return True
 
