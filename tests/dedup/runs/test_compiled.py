@@ -86,6 +86,12 @@ def test_keys_enter_a_sieve_alike(chosen: Chosen) -> None:
     assert len(passing[1]) < 60
 
 
+def test_no_keys_enter_a_sieve() -> None:
+    """A compiled loop that writes to the first row of none would write to what lies behind."""
+    none, rows = np.zeros(0, np.uint64), np.zeros(0, np.int64)
+    assert compiled.sieve_enter(none.reshape(0, 2), np.zeros(4, np.uint64), rows, none, none) == 0
+
+
 def test_a_sieve_gets_the_same_bits(chosen: Chosen) -> None:
     """A bit that one way sets and the other asks for at another place would be a second record."""
     high, low = mixed_keys(np.random.default_rng(5).integers(0, 2**64, (20_000, 2), np.uint64))
