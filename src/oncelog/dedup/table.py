@@ -63,7 +63,7 @@ class Table(DedupWindow):
         if not self._has_room(len(keys)):
             return False
         if self._unasked > 0 or self._ring.capacity <= _SMALL_KEYS:
-            self._unasked = max(0, self._unasked - 1)
+            self._unasked -= 1
             return super().enter(keys, first_position, fingerprints)
         passing = self._prepared_sieve(len(keys)).enter(keys)
         self._sifted += len(keys)
