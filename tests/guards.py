@@ -414,8 +414,8 @@ GUARDS = [
     Guard(
         "loose keys: a search that was interrupted begins again",
         "dedup/window.py",
-        "        self._loose = self._head - self._tail\n",
-        "        self._loose = 0\n",
+        "        low = self._head - self._loose\n        self._loose = self._head - self._tail\n",
+        "        low = self._head - self._loose\n        self._loose = 0\n",
         "tests/dedup/test_compiled.py::test_a_search_that_was_interrupted_leaves_no_key_unknown[0-numpy]",
     ),
     Guard(
@@ -438,6 +438,43 @@ GUARDS = [
         "            self._ring.write(self._ring.fingerprints, low, fingerprints())\n            del self._owed[0]\n",
         "            del self._owed[0]\n            self._ring.write(self._ring.fingerprints, low, fingerprints())\n",
         "tests/dedup/test_owed.py::test_a_finish_that_was_interrupted_is_done_again[numpy-table]",
+    ),
+    Guard(
+        "loose keys: slots that were not built in full are built again",
+        "dedup/window.py",
+        "        self._loose = self._head - self._tail\n        self._slots = Slots(",
+        "        self._slots = Slots(",
+        "tests/dedup/test_compiled.py::test_slots_that_were_not_built_again_in_full_are_built_again",
+    ),
+    Guard(
+        "loose keys: no interrupt comes between what a drop changes",
+        "dedup/window.py",
+        "        ring.origin, self._tail, self._ghosts, self._loose = origin, tail, ghosts, loose",
+        "        ring.origin, self._tail, self._ghosts = origin, tail, ghosts\n        self._loose = loose",
+        "tests/dedup/test_compiled.py::test_a_drop_that_was_interrupted_lets_no_key_in_again[numpy]",
+    ),
+    Guard(
+        "a writer that has ended does not search the table of the next one",
+        "log/append/admitter.py",
+        "        self._committer.check()  # the table of",
+        "        # the table of",
+        "tests/log/takeover/test_recovery.py::test_a_writer_that_has_left_its_table_does_not_touch_it",
+    ),
+    Guard(
+        "a writer that has ended does not truncate the table of the next one",
+        "log/upkeep/memory_keeper.py",
+        " and self._committer.error is None:  # else",
+        ":  # else",
+        "tests/log/takeover/test_recovery.py::test_a_writer_that_has_left_its_table_does_not_touch_it",
+    ),
+    Guard(
+        "look-ups see a run before the table lets go of its ids",
+        "log/upkeep/memory_keeper.py",
+        "        self._recall.show(runs, built=built)  # first",
+        "        if self._table is not None:\n            self._table.drop_before(until)\n"
+        "        self._recall.show(runs, built=built)  # first",
+        "tests/log/memory/test_memory_together.py"
+        "::test_ids_that_move_into_a_run_are_known_though_that_is_interrupted[False]",
     ),
     Guard(
         "a small file is not written again for a segment that is large by itself",

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 import oncelog
 from oncelog import LogSettings
 from oncelog.dedup import kernels
+from oncelog.dedup import ring as rings
 from oncelog.dedup import table as tables
 from oncelog.dedup import window as windows
 from oncelog.dedup.fingerprint import FINGERPRINT_FAMILY
@@ -365,6 +367,68 @@ def test_a_search_that_was_interrupted_leaves_no_key_unknown(
     assert table.find_one(*keys[-1].tolist()) >= 0
     assert table._loose == 0
     assert table.positions(table.find(keys[left:])).tolist() == list(range(left, 90_000))
+
+
+class _Interrupt:
+    """Presses Ctrl-C before a line, counted from 1, of the modules that keep a table."""
+
+    def __init__(self, line: int) -> None:
+        self._left = line
+        self._modules = {tables.__file__, windows.__file__, rings.__file__}
+
+    def __call__(self, frame: FrameType, event: str, _: object) -> Any:
+        if frame.f_code.co_filename not in self._modules:
+            return None
+        self._left -= event == "line"
+        if self._left == 0:
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return self
+
+
+def interrupted(line: int, work: Callable[[], object]) -> bool:
+    """Press Ctrl-C before a line of some work; tell whether it had so many."""
+    before = sys.gettrace()
+    sys.settrace(_Interrupt(line))
+    try:
+        work()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+@pytest.mark.parametrize("who", ["numba", "numpy"])
+def test_a_drop_that_was_interrupted_lets_no_key_in_again(
+    chosen: Chosen, monkeypatch: pytest.MonkeyPatch, who: str
+) -> None:
+    """Ctrl-C in a truncation, which is no reason for a writer to end: what stays is known, before any search and after.
+
+    The oldest keys that stay stand at the end of the ring, and loose ones at its beginning.
+    """
+    shrink_tables(monkeypatch, 4096)
+    monkeypatch.setattr(tables, "_SIEVE_ROUNDS", 2)
+    chosen.by(who)
+    keys = np.random.default_rng(9).integers(0, 2**64, (200, 2), np.uint64)
+    line = 0
+    goes_on = True
+    while goes_on:
+        line += 1
+        table = Table()
+        table.add(keys[:40], np.arange(40), keys[:40, 0].copy())
+        for position in range(40, 120, 10):
+            some = keys[position : position + 10]
+            assert table.enter(some, position, some[:, 0].copy)
+            table.commit(position + 10, 1, 1)
+            if position < 110:
+                table.drop_before(position - 40)
+        goes_on = interrupted(line, lambda table=table: table.drop_before(115))  # type: ignore[misc]
+        for position in range(115, 120):
+            table._unasked = 0  # the next one asks the sieve
+            assert not table.enter(keys[position : position + 2], 120, keys[position : position + 2, 0].copy)
+        assert table.positions(table.find(keys[115:120])).tolist() == list(range(115, 120))
+    assert line > 10
 
 
 def test_slots_that_were_not_built_again_in_full_are_built_again(

@@ -7,8 +7,9 @@ import pytest
 
 from oncelog import limits
 from oncelog.connect import Database
-from oncelog.errors import CorruptionError, InvalidArgument
+from oncelog.errors import CorruptionError, InvalidArgument, WriterFenced
 from oncelog.limits import KIB
+from oncelog.log import inner
 from oncelog.log.log import Log
 from oncelog.log.takeover import recovery
 from oncelog.log.upkeep.background import Housekeeper
@@ -182,6 +183,24 @@ def test_a_writer_that_lost_its_log_does_not_say_that_an_id_is_not_there(memory_
             assert found.position == ack.position
             assert log.find("early") is not None
             assert log.find("never") is None
+
+
+@pytest.mark.parametrize("bounded", [False, True])
+def test_an_id_is_found_when_the_writer_here_has_let_the_log_go(memory_bucket: Bucket, *, bounded: bool) -> None:
+    """Nobody may have taken the log yet, and the writer's memory is no longer its own: the log itself is read."""
+    with Database(ObjectStorage(memory_bucket)) as db:
+        window = Window(max_keys=10) if bounded else Window()
+        log = db.log("orders", LogSettings(window=window), create=True)
+        writer = log.writer()
+        ack = writer.append(b"v", id="early")
+        writer._ending._let_go()
+        with pytest.raises(WriterFenced):
+            inner.find(writer, "early")
+        assert not writer.closed
+        found = log.find("early")
+        assert found is not None
+        assert found.position == ack.position
+        assert log.find("never") is None
 
 
 def test_an_id_is_found_while_its_run_is_merged_away(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:

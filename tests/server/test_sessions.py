@@ -10,6 +10,8 @@ import pytest
 import oncelog
 from oncelog.errors import InvalidArgument, LogBusy, Unavailable, WriterFenced
 from oncelog.server.sessions import KEPT_MAX
+from oncelog.wire import frames, messages
+from oncelog.wire.frames import Kind, Raw
 from tests.server.clients import Wire, WriteSession, record
 from tests.servers import Serving
 
@@ -118,6 +120,27 @@ def test_parts_of_a_frame_are_decided_together(wire: Wire, log: str) -> None:
     assert _values(wire, log) == [b"a", b"b", b"whole"]
 
 
+def test_a_client_cannot_leave_in_the_midst_of_a_frame(wire: Wire, log: str) -> None:
+    """It would take the end of the stream for an answer to all that it sent. The session is kept, and resumed."""
+    hello = messages.Hello(version=1, session=bytes(16), log=log, producer="loader")
+    records = messages.Records(records=[record(b"half", sequence=0)]).SerializeToString()
+    sent = [
+        Raw(Kind.HELLO, hello.SerializeToString()),
+        Raw(Kind.EACH, records, tag=1, more=True),
+        Raw(Kind.LEAVE, b""),
+    ]
+    call = wire.talk("Log.WriteArrow", map(frames.pack, sent))
+    assert frames.unpack(next(call)).kind is Kind.WELCOME
+    with pytest.raises(InvalidArgument, match="frame 1"):
+        _first(call)
+    again = WriteSession(wire, log, bytes(16), producer="loader")
+    assert (again.welcome.resumed, again.welcome.last_tag) == (True, 0)
+    again.send(1, record(b"whole", sequence=0))
+    again.answer()
+    again.finish()
+    assert _values(wire, log) == [b"whole"]
+
+
 def test_a_batch_is_stored_whole_or_not_at_all(wire: Wire, log: str) -> None:
     """An atomic frame that overlaps a stored one in part is refused whole, and the stream goes on."""
     stream = WriteSession(wire, log)
@@ -148,8 +171,6 @@ def test_a_session_that_acknowledges_nothing_is_ended(wire: Wire, log: str) -> N
 )
 def test_a_bad_hello_is_refused(wire: Wire, log: str, hello: dict[str, object]) -> None:
     """Every field of a hello is checked."""
-    from oncelog.wire import messages
-
     given = messages.Hello(**{"version": 1, "session": bytes(16), "log": log, **hello})
     call = wire.talk("Log.Write", iter([messages.WriteRequest(hello=given)]))
     with pytest.raises(InvalidArgument):

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from collections.abc import Coroutine
+from typing import Any
+
 import pytest
 
 from oncelog.errors import LogBusy, Unavailable
 from oncelog.server.desk import Lane
-from oncelog.server.server import Server
+from oncelog.server.server import WRITERS, Server
 from oncelog.server.sessions import FrameAnswer
 from oncelog.types import Record
+from tests.server.clients import WAIT_S
 from tests.server.inside import serving
 
 
@@ -56,6 +62,59 @@ def test_a_session_is_kept_for_a_while_after_its_stream_and_its_producer_as_long
         del session, again
         await server.writers.run(lambda: None)
         seat.writer.as_producer("importer").close()
+
+    serving(work)
+
+
+class _Closing:
+    """A producer that notes when it is closed."""
+
+    def __init__(self) -> None:
+        self.closed = threading.Event()
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+def _leaving(server: Server) -> tuple[Coroutine[Any, Any, None], _Closing]:
+    """Return a client on its way out, and its producer."""
+    stream, producer = _Stream(), _Closing()
+    session, _ = server.sessions.attach(bytes(16), "a", stream)
+    session.lane = Lane(1)
+    session.lane.producer = producer  # type: ignore[assignment]
+    return server.sessions.leave(bytes(16), "a", stream), producer
+
+
+def test_the_producer_of_a_client_that_leaves_is_closed_though_the_server_drains() -> None:
+    """A server that drains takes no calls. The session is forgotten by then: nobody else would close the producer."""
+
+    async def work(server: Server) -> None:
+        leaving, producer = _leaving(server)
+        server.begin_drain()
+        await leaving
+        assert len(server.sessions) == 0
+        assert await asyncio.to_thread(producer.closed.wait, WAIT_S)
+
+    serving(work)
+
+
+def test_the_producer_of_a_client_that_leaves_is_closed_though_its_call_is_cancelled() -> None:
+    """The call waits for a thread when the connection goes: it is taken back, and the producer is closed later."""
+
+    async def work(server: Server) -> None:
+        goes_on = threading.Event()
+        for _ in range(WRITERS):
+            server.writers.post(goes_on.wait)
+        leaving, producer = _leaving(server)
+        call = asyncio.ensure_future(leaving)
+        await asyncio.sleep(0)
+        assert len(server.sessions) == 0
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert not producer.closed.is_set()
+        goes_on.set()
+        assert await asyncio.to_thread(producer.closed.wait, WAIT_S)
 
     serving(work)
 

@@ -123,10 +123,9 @@ class Ring:
         settled: NDArray[np.int64] = places[self.marks.stored.take(places, mode="wrap") & PENDING == 0]
         return settled
 
-    def move_origin(self, tail: int) -> None:
-        """Keep the origin within one round below the tail."""
-        if tail - self.origin >= self.capacity:
-            self.origin += (tail - self.origin) // self.capacity * self.capacity
+    def origin_for(self, tail: int) -> int:
+        """Return the origin that is within one round below a tail."""
+        return self.origin + (tail - self.origin) // self.capacity * self.capacity
 
     def read(self, array: NDArray[Any], low: int, high: int) -> NDArray[Any]:
         """Return the elements of one of the arrays for a range of handles; a copy only when it wraps around."""

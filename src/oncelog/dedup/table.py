@@ -62,7 +62,7 @@ class Table(DedupWindow):
         if not self._has_room(len(keys)):
             return False
         if self._unasked > 0 or self._ring.capacity <= _SMALL_KEYS:
-            self._unasked = max(0, self._unasked - 1)
+            self._unasked -= 1
             return super().enter(keys, first_position, fingerprints)
         passing = self._prepared_sieve(len(keys)).sifted(keys)[0]
         if len(passing) > _PASSING_MAX or not distinct(keys) or (len(passing) and self._has_any(keys[passing])):
@@ -163,10 +163,13 @@ class Table(DedupWindow):
             self._ring.marks.stored[places] |= GHOST
             self._ghosts += len(keys)
 
+    def has_before(self, position: int) -> bool:
+        """Tell whether there are committed keys below a position."""
+        return self._first_committed_from(position) > self._tail
+
     def drop_before(self, position: int) -> int:
         """Forget the committed keys below a position, and return how many: a run has them."""
         dropped = self._move_tail(self._first_committed_from(position))
-        self._loose = min(self._loose, self._head - self._tail)
         if dropped and self._sieve is not None and self._sifted > (_SIEVE_ROUNDS - 1) * self._ring.capacity:
             self._empty(self._sieve)  # now, because the table has few keys that must be put in again
         return dropped

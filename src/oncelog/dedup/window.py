@@ -397,10 +397,9 @@ class DedupWindow:
         if self._ghosts and tail > self._tail:
             flags = self._ring.read(self._ring.marks.stored, self._tail, tail)
             ghosts = int(np.count_nonzero(flags & GHOST))
-        dropped = tail - self._tail - ghosts
-        self._ghosts -= ghosts
-        self._tail = tail
-        self._ring.move_origin(tail)
+        ring, dropped = self._ring, tail - self._tail - ghosts
+        origin, ghosts, loose = ring.origin_for(tail), self._ghosts - ghosts, min(self._loose, self._head - tail)
+        ring.origin, self._tail, self._ghosts, self._loose = origin, tail, ghosts, loose  # no call: no interrupt
         return dropped
 
     # Growing

@@ -138,7 +138,8 @@ class Ending(Handle):
         with contextlib.suppress(Unavailable, WriterFenced, NotFound):
             # Everything is durable: if this fails, the next writer closes the segment, or the log was deleted.
             self._run.finish(self._session.uptime_us)
-            self._committer.locked(self._standing.freeze)  # before another can have the table
+            self._committer.locked(self._standing.freeze)
+            self._committer.locked(self._committer.stop, reason)  # before another can have the table
             self._left = LeftTable.of(self._session.core.seen.window, self._run.known.manifest)
 
     def _deadline(self, timeout_s: float | None) -> int | None:

@@ -13,7 +13,7 @@ from oncelog import arguments
 from oncelog import settings as settings_module
 from oncelog.clock import Clock
 from oncelog.dedup.producers import ProducerMark
-from oncelog.errors import InvalidArgument, NotFound
+from oncelog.errors import InvalidArgument, NotFound, OncelogError
 from oncelog.format import manifest_rules
 from oncelog.format.manifest import Manifest
 from oncelog.format.payload import intake
@@ -274,12 +274,19 @@ class Log(StoredLog):
         known = self._refresh()
         check_keeps_ids(known.manifest)
         intake.check_record(Record(b"", id=arguments.text("id", id), stream=stream))
-        writer = self._writer
-        if writer is not None and not writer.closed and inner.epoch(writer) == known.manifest.epoch:
-            found = inner.find(writer, id, stream)  # not of a writer that lost the log: its "no" may be wrong by now
-        else:
-            found = self._finder.find(known, id, stream)
+        found = self._found(known, id, stream)
         return None if found is None else surviving(self._home, self._manifests, known, found)
+
+    def _found(self, known: Known, id: str, stream: str | None) -> Location | None:
+        """Return what the writer here remembers, or what the log holds if there is none, or it has ended."""
+        writer = self._writer
+        if writer is not None and inner.epoch(writer) == known.manifest.epoch:
+            try:
+                return inner.find(writer, id, stream)  # not of one that lost the log: its "no" may be wrong by now
+            except OncelogError:
+                if not inner.has_ended(writer):
+                    raise
+        return self._finder.find(known, id, stream)
 
     def _compare(self, table: pa.Table | pa.RecordBatch) -> Compared:
         """Return which rows of a table, with the columns of ``append_arrow``, the log knows. Nothing is written."""

@@ -84,6 +84,12 @@ def test_keys_are_put_into_a_sieve_alike(chosen: Chosen) -> None:
     assert (words[0] == words[1]).all()
 
 
+def test_no_keys_enter_a_sieve() -> None:
+    """A compiled loop that writes to the first row of none would write to what lies behind."""
+    none = np.zeros(0, np.uint64)
+    compiled.sieve_put(none.reshape(0, 2), np.zeros(4, np.uint64), none, none)
+
+
 def test_a_sieve_gets_the_same_bits(chosen: Chosen) -> None:
     """A bit that one way sets and the other asks for at another place would be a second record."""
     high, low = mixed_keys(np.random.default_rng(5).integers(0, 2**64, (20_000, 2), np.uint64))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import numpy as np
 import pyarrow as pa
@@ -422,6 +424,32 @@ def test_a_fenced_writer_adopts_nothing(quick: Shop) -> None:
         assert not append(other, plain([1])[0]).duplicate
     writer.close()
     assert [entry.id for entry in entries(log)] == ["id-0", "id-1"]
+
+
+def test_a_writer_that_ends_while_it_judges_does_not_ask_its_table(
+    quick: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two looks of a judgement the writer may let the log go: the next one has the table from then on."""
+    log = quick.log(msgspec.structs.replace(SETTINGS, window=Window()))
+    writer = log.writer()
+    append(writer, plain([0])[0])
+    begin = writer._adopter._begin_to_judge
+
+    def then_ended(*given: Any) -> Any:
+        begun = begin(*given)
+        monkeypatch.setattr(writer._adopter, "_known", ended_first)
+        return begun
+
+    known = writer._adopter._known
+
+    def ended_first(*given: Any) -> Any:
+        writer._ending._let_go()
+        return known(*given)
+
+    monkeypatch.setattr(writer._adopter, "_begin_to_judge", then_ended)
+    with pytest.raises(WriterFenced):
+        overlap(writer, [stage(log, plain([0, 1]))])
+    assert append(log.writer(), plain([0])[0]).duplicate
 
 
 # Among everything else that happens to a log.

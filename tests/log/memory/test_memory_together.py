@@ -6,16 +6,21 @@ import contextlib
 import threading
 from typing import Any
 
+import msgspec
 import pytest
 
+from oncelog.dedup.table import Table
 from oncelog.errors import (
     WriterFenced,
 )
 from oncelog.log.memory import merging
 from oncelog.log.memory.recall import Recall
 from oncelog.log.memory.run_set import RunSet
+from oncelog.log.stored.adopted_ids import Adopted
 from oncelog.log.upkeep import memory_keeper as upkeep_memory
+from oncelog.log.upkeep.background import Housekeeper
 from oncelog.log.writer import Writer
+from oncelog.settings import Window
 from tests.log.memory.orders import SETTINGS, append, check, labelled, many, record, remember, retried, submit, table
 from tests.log.shop import in_memory
 
@@ -187,6 +192,40 @@ def test_an_id_that_moves_into_a_run_between_two_looks_is_found(monkeypatch: pyt
                     patch.setattr(Recall, name, lambda self, *keys, asked=asked: then_build(asked(self, *keys)))
                 assert way(writer, range(start, start + 20)) == retried(acks), way.__name__
     check(log, 80)
+
+
+@pytest.mark.parametrize("bounded", [False, True])
+def test_ids_that_move_into_a_run_are_known_though_that_is_interrupted(
+    monkeypatch: pytest.MonkeyPatch, *, bounded: bool
+) -> None:
+    """Ctrl-C in a look-up that finds newer runs, when ids have left memory: the writer goes on, and stores none of
+    them again.
+    """
+    shop = in_memory()
+    log = shop.log(
+        msgspec.structs.replace(SETTINGS, window=Window(duration_s=600, max_keys=8) if bounded else Window())
+    )
+    monkeypatch.setattr(Housekeeper, "ask", lambda *_: None)
+    kind: Any = Adopted if bounded else Table
+    name = "drop" if bounded else "drop_before"
+    drop = getattr(kind, name)
+
+    def interrupted(*given: Any) -> None:
+        drop(*given)
+        raise KeyboardInterrupt
+
+    with log.writer() as writer:
+        if bounded:
+            for first in range(0, 6, 2):
+                writer.ingest([log.stage([table(range(first, first + 2))])])
+        else:
+            many(writer, range(60))
+        with monkeypatch.context() as patched:
+            patched.setattr(kind, name, interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                writer._keeper._memory._build()
+        assert log._manifest().memory
+        assert all(ack.duplicate for ack in many(writer, range(6 if bounded else 60)))
 
 
 def test_a_run_that_an_adoption_shows_is_not_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:

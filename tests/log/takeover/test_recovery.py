@@ -12,11 +12,15 @@ import pytest
 import oncelog
 from oncelog import limits
 from oncelog.connect import Database
-from oncelog.errors import Unavailable
+from oncelog.dedup.window import DedupWindow
+from oncelog.errors import Closed, Unavailable, WriterFenced
 from oncelog.format.gather import GatheredBlocks, gather
+from oncelog.format.manifest import Manifest
+from oncelog.log import inner
 from oncelog.log.append.open_segment import SegmentRun
 from oncelog.log.log import Log
 from oncelog.log.stored import files
+from oncelog.log.takeover.recovery import LeftTable
 from oncelog.testing.disk import SimulatedDisk
 from tests.log import shop as shops
 from tests.log.memory.orders import SETTINGS, many, remember
@@ -134,6 +138,45 @@ def test_the_next_writer_of_a_process_does_not_read_the_tail(monkeypatch: pytest
     assert unknown(db, range(24)) == [20, 21, 22, 23]
     assert unknown(db, range(24)) == []
     assert read.blocks == 0
+
+
+def test_a_writer_that_has_left_its_table_does_not_touch_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next writer of the process holds another lock: a search or a truncation beside its appends would lose ids."""
+    log = on_disk(SimulatedDisk()).log("orders", SETTINGS, create=True)
+    first = log.writer()
+    many(first, range(20))
+    memory = first._keeper._memory
+    runs = memory._recall.view.runs
+    opened = memory._opened(runs)
+    monkeypatch.setattr(memory, "_opened", lambda _: opened)  # it has read the manifest before it ended
+    first._ending._let_go()
+    with log.writer() as second:
+        assert second._core.window is first._core.window
+        inner.begin_at(first, 20)
+        with pytest.raises(WriterFenced):
+            memory.renew(runs)
+        with pytest.raises(WriterFenced):
+            inner.find(first, "o-1")
+        assert all(ack.duplicate for ack in many(second, range(20)))
+
+
+@pytest.mark.parametrize("asked", [False, True], ids=["closed", "asked"])
+def test_a_writer_has_ended_before_its_table_is_left(monkeypatch: pytest.MonkeyPatch, *, asked: bool) -> None:
+    """In a bucket the next one may take the table at once."""
+    writer = on_disk(SimulatedDisk()).log("orders", SETTINGS, create=True).writer()
+    reasons = []
+    of = LeftTable.of
+
+    def noted(window: DedupWindow | None, manifest: Manifest) -> LeftTable | None:
+        reasons.append(type(writer._committer.error))
+        return of(window, manifest)
+
+    monkeypatch.setattr(LeftTable, "of", noted)
+    many(writer, range(20))
+    if asked:
+        writer._ending._let_go()
+    writer.close()
+    assert reasons == [WriterFenced if asked else Closed]
 
 
 def test_another_process_wrote_in_between() -> None:

@@ -128,13 +128,11 @@ class Adopted:
         self._pieces.append(_Piece(identities.high, identities.low, identities.fingerprints, positions))
         self.held.append(segment)  # last: the next writer does not load what is named here (``holding``)
 
-    def drop(self, covered: Callable[[Segment], bool]) -> bool:
-        """Let go of the identities of files that a run covers; tell whether there were any."""
+    def drop(self, covered: Callable[[Segment], bool]) -> None:
+        """Let go of the identities of files that a run covers."""
         kept = [segment for segment in self.held if not covered(segment)]
-        if len(kept) == len(self.held):
-            return False
-        self._keep(kept)
-        return True
+        if len(kept) < len(self.held):
+            self._keep(kept)
 
     def _keep(self, held: list[Segment]) -> None:
         """Hold the identities of these files alone, which are among those that are held."""

@@ -176,7 +176,7 @@ class MemoryKeeper:
 
     def _begin_at(self, first_position: int) -> None:
         self._recall.begin_at(first_position)
-        if self._table is not None:
+        if self._table is not None and self._committer.error is None:  # else it belongs to the next writer
             self._table.drop_before(first_position)
             self.note_load()
 
@@ -214,6 +214,7 @@ class MemoryKeeper:
         known, runs = self._opened(before)
 
         def show() -> None:
+            self._committer.check()  # the table of a writer that has ended belongs to the next one
             if runs.runs != before.runs:
                 self._replace(before, runs, built=False)
             self._begin_at(known.manifest.first_position)
@@ -350,13 +351,20 @@ class MemoryKeeper:
         if self._recall.view.runs is not before:
             return False
         first = self._recall.view.first_position
+        until = _covered_until(runs.runs, first)
+
+        def covered(one: Segment) -> bool:
+            return covers(runs.runs, max(one.first_position, first), one.next_position)
+
         if self._table is not None:
-            built |= self._table.drop_before(_covered_until(runs.runs, first)) > 0
+            built |= self._table.has_before(until)
         elif self._adopted is not None:
-            built |= self._adopted.drop(
-                lambda one: covers(runs.runs, max(one.first_position, first), one.next_position)
-            )
-        self._recall.show(runs, built=built)
+            built |= any(map(covered, self._adopted.held))
+        self._recall.show(runs, built=built)  # first: an interrupt must not leave ids where nobody looks
+        if self._table is not None:
+            self._table.drop_before(until)
+        elif self._adopted is not None:
+            self._adopted.drop(covered)
         self.note_load()
         return True
 
