@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncelog.format.output import PIECE_BYTES, bounded_output, output, piece
+from oncelog.format.output import COLUMN_MIN, PIECE_BYTES, bounded_output, column, output, piece
 
 
 @given(st.lists(st.tuples(st.binary(max_size=9), st.integers(0, 1 << 19)), max_size=12))
@@ -142,3 +142,16 @@ def test_more_than_was_said_is_an_error() -> None:
     with pytest.raises(OSError, match="out of bounds"):
         sink.write(b"!")
     assert written().size == 5000
+
+
+@pytest.mark.parametrize("count", [0, 1, COLUMN_MIN - 1, COLUMN_MIN, PIECE_BYTES // 8, PIECE_BYTES // 8 + 1])
+def test_columns_that_are_in_use_share_no_memory(count: int) -> None:
+    """A part of a column keeps all of it."""
+    columns = [column(count)[: count // 2 + 1] for _ in range(3)]
+    for number, each in enumerate(columns):
+        each[:] = number
+    others = [column(count) for _ in range(3)]
+    for each in others:
+        each[:] = 7
+    assert [set(each.tolist()) for each in columns] == [{number} if count else set() for number in range(3)]
+    assert [len(each) for each in others] == [count] * 3

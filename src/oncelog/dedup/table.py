@@ -185,6 +185,10 @@ class Table(DedupWindow):
                 high = middle
         return low
 
+    def count_between(self, first_position: int, next_position: int) -> int:
+        """Return how many keys ``between`` returns."""
+        return self._first_committed_from(next_position) - self._first_committed_from(first_position)
+
     def between(self, first_position: int, next_position: int) -> WindowState:
         """Return the committed keys from one position to before another, repeats among them, as arrays of their own."""
         low, high = self._first_committed_from(first_position), self._first_committed_from(next_position)

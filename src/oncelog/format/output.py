@@ -22,6 +22,9 @@ _spare: deque[mmap.mmap] = deque(maxlen=2)
 """Memory that is free for the next file: as much as is in use at a time, one file being made and one being stored."""
 
 PIECE_BYTES = 1 << 22
+COLUMN_MIN = 1 << 16
+"""A column of fewer numbers is not worth a piece."""
+
 _spare_pieces: deque[mmap.mmap] = deque(maxlen=SPARE_BYTES_MAX // PIECE_BYTES)
 
 
@@ -122,6 +125,13 @@ def _advise(memory: mmap.mmap, advice: str) -> None:
 def piece() -> NDArray[np.uint8]:
     """Return ``PIECE_BYTES`` of memory. Whatever was in it before may be there yet."""
     return np.asarray(_LentPiece())
+
+
+def column(count: int) -> NDArray[np.uint64]:
+    """Return memory for so many numbers, with anything in it: a piece of it, where a piece is worth it and enough."""
+    if COLUMN_MIN <= count <= PIECE_BYTES // 8:
+        return piece()[: 8 * count].view(np.uint64)
+    return np.empty(count, np.uint64)
 
 
 class _LentPiece:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from oncelog import limits
+from oncelog.log.upkeep import memory_keeper
 from tests.log.shop import Shop, in_memory, on_disk
 
 
@@ -14,6 +15,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MEMORY_RUN_IDS", 8)
     monkeypatch.setattr(limits, "MEMORY_MERGED_RUNS", 4)
     monkeypatch.setattr(limits, "MEMORY_RUN_IDS_MIN", 4)
+    monkeypatch.setattr(memory_keeper, "_PIECE_RECORDS", 7)
     monkeypatch.setattr(limits, "MEMORY_TABLE_IDS_MAX", 1 << 20)
 
 

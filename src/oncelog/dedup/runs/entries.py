@@ -12,6 +12,7 @@ from oncelog.dedup.kernels import fixed, kernels
 from oncelog.dedup.runs.mix import mix_in_place, mixed_keys
 from oncelog.dedup.runs.order import Order, leading, leading_order
 from oncelog.errors import InvalidArgument
+from oncelog.format.output import column
 from oncelog.format.runs.pages import END, PLACE_SHIFT, START, Pages, places_at
 from oncelog.format.runs.run import POSITION_BITS, Digest
 
@@ -73,8 +74,8 @@ class Entries(msgspec.Struct, frozen=True):
         if len(pieces) == 1:
             return pieces[0]
         none = cls.none()
-        columns = ([getattr(piece, name) for piece in (none, *pieces)] for name in cls.__struct_fields__)
-        return cls(*(np.concatenate(column) for column in columns))
+        each = ([getattr(piece, name) for piece in (none, *pieces)] for name in cls.__struct_fields__)
+        return cls(*(np.concatenate(values) for values in each))
 
     @classmethod
     def of_pages(cls, pages: Pages, count: int) -> Entries:
@@ -82,7 +83,7 @@ class Entries(msgspec.Struct, frozen=True):
         everything = slice(None)
         places = places_at(pages, everything, everything)
         columns = (pages["high"], pages["low"], pages["fingerprint"], places)
-        return cls(*(column.reshape(-1)[:count] for column in columns))
+        return cls(*(values.reshape(-1)[:count] for values in columns))
 
     @property
     def positions(self) -> NDArray[np.int64]:
@@ -118,7 +119,7 @@ class Entries(msgspec.Struct, frozen=True):
 
     def in_order(self, order: Order) -> Entries:
         """Return the entries in another order."""
-        return Entries(*(column.take(order, mode="clip") for column in self.columns))  # "raise" would copy
+        return Entries(*(_taken(values, order) for values in self.columns))
 
     def are_sorted(self) -> bool:
         """Tell whether the entries are sorted."""
@@ -144,10 +145,15 @@ class Entries(msgspec.Struct, frozen=True):
         return Digest(int(weight.sum()), int(value.sum()))
 
 
+def _taken(values: Column, order: Order) -> Column:
+    """Return values in another order."""
+    return values.take(order, out=column(len(order)), mode="clip")  # "raise" would copy
+
+
 def _order(entries: Entries) -> NDArray[np.int64]:
     """Return the order of entries: first by the leading bits of their keys, then the few that agree in those."""
     order = leading_order(entries.high)
-    placed = entries.high[order]
+    placed = _taken(entries.high, order)
     if (placed[1:] <= placed[:-1]).any():
         bits = leading(placed, placed.min(), placed.max())
         same = bits[1:] == bits[:-1]

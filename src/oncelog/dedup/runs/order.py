@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oncelog.dedup.kernels import fixed, kernels
+from oncelog.format.output import column
 
 Column = NDArray[np.uint64]
 Order = NDArray[np.int64]
@@ -37,8 +38,9 @@ def leading_order(high: Column) -> Order:
     if compiled is not None:
         bits = max(1, len(high).bit_length() - 1)
         shift = max(0, int(most - least).bit_length() - bits)
-        order = np.empty(len(high), np.int64)
-        if compiled.bucket_order(fixed(high), least, shift, np.zeros((1 << bits) + 1, np.int64), order):
+        order, ends = column(len(high)).view(np.int64), column((1 << bits) + 1).view(np.int64)
+        ends[:] = 0
+        if compiled.bucket_order(fixed(high), least, shift, ends, order):
             return order
     digits = leading(high, least, most).view(np.uint16).reshape(-1, 2)
     by_lower = np.argsort(digits[:, 0], kind="stable")

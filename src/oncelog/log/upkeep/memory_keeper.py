@@ -10,7 +10,7 @@ nothing refers to, which are swept by age. Killed after: the next writer opens w
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -22,6 +22,8 @@ from oncelog.dedup.table import Table
 from oncelog.dedup.window import WindowState
 from oncelog.errors import Closed, CorruptionError, NotFound, OncelogError, Unsupported, WriterFenced
 from oncelog.format.manifest import Manifest, Segment
+from oncelog.format.output import column
+from oncelog.format.runs.pages import END
 from oncelog.format.runs.run import Run, covers
 from oncelog.format.runs.times import Commits
 from oncelog.log.append.session import WriterSession
@@ -38,6 +40,9 @@ from oncelog.log.stored.manifests import Change, Known
 from oncelog.log.takeover.recovery import Remembered, ids_of, needed_runs, remembered_of
 from oncelog.log.upkeep import sealing
 from oncelog.log.upkeep.sifting import Sifter
+
+_PIECE_RECORDS = 32_768
+"""The ids of so many records are taken from the table at once: appends wait meanwhile."""
 
 
 class UncoveredSegments(NamedTuple):
@@ -295,11 +300,16 @@ class MemoryKeeper:
         stretch = next(iter(found), None)
         if stretch is None:
             return False
-        ids = self._committer.locked(table.between, stretch.first_position, stretch.next_position)
+        first, end = stretch.first_position, stretch.next_position
+        ids = self._committer.locked(table.count_between, first, end)
         followed = len(found) > 1  # a run lies behind it: the gap never grows
-        if not followed and not is_worth_a_run(len(ids.positions), stretch.records):
+        if not followed and not is_worth_a_run(ids, stretch.records):
             return False
-        run = self.store(ids, stretch.first_position, stretch.next_position, known)
+        pieces = (
+            self._committer.locked(table.between, at, min(at + _PIECE_RECORDS, end))
+            for at in range(first, end, _PIECE_RECORDS)
+        )
+        run = self.store_entries(*gathered(pieces, first, ids), first, end, known)
         return self._publish_built(known, run, stretch)
 
     def store(self, ids: WindowState, first_position: int, next_position: int, known: Known) -> Run:
@@ -513,6 +523,29 @@ def entries_of(ids: WindowState, first_position: int) -> Entries:
     ends = np.ones(len(ids.starts), np.bool_)
     ends[:-1] = ids.starts[1:]
     return Entries.of(ids.keys, ids.fingerprints, ids.positions - first_position, ids.starts, ends)
+
+
+def gathered(pieces: Iterable[WindowState], first_position: int, count: int) -> tuple[Entries, Commits]:
+    """Return the entries and commits of ids that come in pieces, one behind the other, ``count`` at most in all.
+
+    The pieces are small, and what they are put together in is memory that is used again. The system clears each page
+    that it gives out, and stops all threads for a moment for each that it takes back.
+    """
+    columns, end = [column(count) for _ in range(4)], 0
+    commits = [Commits.none()]
+    for ids in pieces:
+        start, end = end, end + len(ids.positions)
+        if start == end:
+            continue
+        for whole, some in zip(columns, entries_of(ids, first_position).columns, strict=True):
+            whole[start:end] = some
+        if start and not ids.starts[0]:
+            columns[-1][start - 1] &= ~np.uint64(END)  # its batch goes on
+        commits.append(commits_of(ids, first_position))
+    positions = np.concatenate([some.positions for some in commits])
+    times = np.concatenate([some.timestamps_us for some in commits])
+    changes = np.diff(times, prepend=times[:1] - 1) != 0
+    return Entries(*(whole[:end] for whole in columns)), Commits(positions[changes], times[changes])
 
 
 def commits_of(ids: WindowState, first_position: int) -> Commits:
