@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from oncelog.dedup import kernels
 from oncelog.dedup import table as tables
 from oncelog.dedup.ring import Keys
+from oncelog.dedup.runs.sieve import Sieve
 from oncelog.dedup.table import Table
 from oncelog.dedup.window import DedupWindow
 
@@ -126,3 +127,24 @@ def test_keys_that_wait_to_be_looked_for_are_known(window: DedupWindow) -> None:
     assert not window.enter(again, 200, again[:, 0].copy)
     assert (window.find(again)[:99] == -1).all()
     assert window.positions(window.find(again[99:])).tolist() == [150]
+
+
+@pytest.mark.parametrize("before", [0, 5])
+def test_finishing_fills_the_sieve_of_a_table_that_was_small(monkeypatch: pytest.MonkeyPatch, before: int) -> None:
+    """While a table is small, no batch asks the sieve; afterwards the next batch must not wait for the one before."""
+    monkeypatch.setattr(tables, "_SMALL_KEYS", 32)
+    monkeypatch.setattr(kernels._Choice, "allowed", False)
+    table, put, counts = Table(), Sieve.put, []
+
+    def counted(sieve: Sieve, keys: Keys) -> None:
+        counts.append(len(keys))
+        put(sieve, keys)
+
+    monkeypatch.setattr(Sieve, "put", counted)
+    for number in range(before):
+        assert not table.enter(KEYS[number : number + 1], number, PRINTS[number : number + 1].copy)
+    table._reserve(4000)
+    for low, high in ((100, 200), (200, 300), (300, 400)):
+        assert table.enter(KEYS[low:high], low, PRINTS[low:high].copy)
+        table.finish()
+    assert counts == [100, 100, 100]

@@ -77,7 +77,7 @@ class Table(DedupWindow):
     def finish(self) -> None:
         """Do what ``enter`` left for later: write fingerprints, and put keys into the sieve."""
         super().finish()
-        if self._sieve is not None and self._unasked == 0:
+        if self._sieve is not None and self._unasked <= 0:
             self._prepared_sieve(0)
 
     def _prepared_sieve(self, count: int) -> Sieve:
