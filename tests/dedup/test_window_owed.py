@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from oncelog.dedup import kernels
 from oncelog.dedup import table as tables
 from oncelog.dedup.ring import Keys
+from oncelog.dedup.runs.sieve import Sieve
 from oncelog.dedup.table import Table
 from oncelog.dedup.window import DedupWindow
 
@@ -93,9 +94,9 @@ def test_fingerprints_that_are_owed_are_there_when_they_are_asked_for(
 ) -> None:
     """The place of a key has the fingerprint of an older key until its own is written: a retry would conflict."""
     entered(window)
-    assert window.owes
+    assert window.owed
     assert (asking(window) == PRINTS).all()
-    assert not window.owes
+    assert not window.owed
 
 
 def test_a_finish_that_was_interrupted_is_done_again(window: DedupWindow) -> None:
@@ -112,10 +113,37 @@ def test_a_finish_that_was_interrupted_is_done_again(window: DedupWindow) -> Non
     assert window.enter(KEYS[100:200], 100, interrupted)
     with pytest.raises(KeyboardInterrupt):
         window.finish()
-    assert window.owes
+    assert window.owed
     window.finish()
     assert len(asked) == 2
     assert (window.fingerprints(window.find(KEYS[:200])) == PRINTS[:200]).all()
+
+
+def test_nobody_hashes_what_nobody_asks_for(window: DedupWindow) -> None:
+    """Committing the keys of one block, or reading older ones, leaves those of the next to the thread that stores it:
+    who commits or reads has the lock.
+    """
+    asked: list[str] = []
+
+    def later(name: str, low: int, high: int) -> Callable[[], NDArray[np.uint64]]:
+        def fingerprints() -> NDArray[np.uint64]:
+            asked.append(name)
+            return PRINTS[low:high].copy()
+
+        return fingerprints
+
+    assert window.enter(KEYS[:100], 0, later("first", 0, 100))
+    assert window.enter(KEYS[100:200], 100, later("second", 100, 200))
+    assert window.enter(KEYS[200:300], 200, later("third", 200, 300))
+    window.commit(150, 1, 1)
+    assert asked == ["first", "second"]
+    assert (window.fingerprints(window.find(KEYS[:150])) == PRINTS[:150]).all()
+    assert window.at(window.find_one(*KEYS[7].tolist()))[1] == PRINTS[7]
+    assert len(window.dump().keys) == 150
+    assert asked == ["first", "second"]
+    window.commit(300, 2, 2)
+    assert asked == ["first", "second", "third"]
+    assert (window.dump().fingerprints == PRINTS[:300]).all()
 
 
 def test_keys_that_wait_to_be_looked_for_are_known(window: DedupWindow) -> None:
@@ -126,3 +154,24 @@ def test_keys_that_wait_to_be_looked_for_are_known(window: DedupWindow) -> None:
     assert not window.enter(again, 200, again[:, 0].copy)
     assert (window.find(again)[:99] == -1).all()
     assert window.positions(window.find(again[99:])).tolist() == [150]
+
+
+@pytest.mark.parametrize("before", [0, 5])
+def test_finishing_fills_the_sieve_of_a_table_that_was_small(monkeypatch: pytest.MonkeyPatch, before: int) -> None:
+    """While a table is small, no batch asks the sieve; afterwards the next batch must not wait for the one before."""
+    monkeypatch.setattr(tables, "_SMALL_KEYS", 32)
+    monkeypatch.setattr(kernels._Choice, "allowed", False)
+    table, put, counts = Table(), Sieve.put, []
+
+    def counted(sieve: Sieve, keys: Keys) -> None:
+        counts.append(len(keys))
+        put(sieve, keys)
+
+    monkeypatch.setattr(Sieve, "put", counted)
+    for number in range(before):
+        assert not table.enter(KEYS[number : number + 1], number, PRINTS[number : number + 1].copy)
+    table._reserve(4000)
+    for low, high in ((100, 200), (200, 300), (300, 400)):
+        assert table.enter(KEYS[low:high], low, PRINTS[low:high].copy)
+        table.finish()
+    assert counts == [100, 100, 100]

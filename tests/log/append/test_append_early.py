@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,8 @@ from oncelog.dedup.table import Table
 from oncelog.dedup.window import DedupWindow
 from oncelog.errors import Unavailable
 from oncelog.log.append import alone
+from oncelog.log.append.open_segment import SegmentRun
+from oncelog.log.writer import Writer
 from oncelog.storage.base import Chunk
 from oncelog.storage.local.disk import Identity, RealDisk
 from oncelog.storage.local.home import LocalStorage
@@ -127,8 +131,8 @@ def test_fingerprints_are_hashed_while_the_device_works(tmp_path: Path, monkeypa
         disk.calls.append("hash")
         return hashed(hasher, payload)
 
-    def finished(table: Table) -> None:
-        finish(table)
+    def finished(table: Table, count: int | None = None) -> None:
+        finish(table, count)
         disk.calls.append("finished")
 
     monkeypatch.setattr(Hasher, "fingerprints", noting)
@@ -160,10 +164,10 @@ def test_what_interrupts_the_work_beside_the_device_loses_nothing(
     raised = iter([again()])
     finish = DedupWindow.finish
 
-    def interrupted(window: DedupWindow) -> None:
+    def interrupted(window: DedupWindow, count: int | None = None) -> None:
         for error in raised:
             raise error
-        finish(window)
+        finish(window, count)
 
     with Database(LocalStorage(tmp_path)) as db:
         filled(db)
@@ -180,3 +184,69 @@ def test_what_interrupts_the_work_beside_the_device_loses_nothing(
             assert writer.append_arrow(ROWS).duplicates.all()
         assert log.info().last_position == 60_999
         assert not log.verify().findings
+
+
+@pytest.mark.parametrize("rows", [1, 1000])
+def test_a_block_that_was_begun_when_the_writer_ended_has_the_answer_of_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    """The device is slow, and a close runs out of time meanwhile: the log is let go between the write and the sync."""
+    begun, let_go = threading.Event(), threading.Event()
+    begin_sync, abandon = RealDisk.begin_sync, SegmentRun.abandon
+
+    def slow(disk: RealDisk, descriptor: int, offset: int, length: int) -> None:
+        begin_sync(disk, descriptor, offset, length)
+        if waits:
+            waits.clear()
+            begun.set()
+            let_go.wait()
+
+    def abandoned(run: SegmentRun) -> None:
+        abandon(run)
+        let_go.set()
+
+    waits: list[bool] = []
+    monkeypatch.setattr(RealDisk, "begin_sync", slow)
+    monkeypatch.setattr(SegmentRun, "abandon", abandoned)
+    errors: list[BaseException] = []
+
+    def append(writer: Writer) -> None:
+        try:
+            if rows == 1:
+                writer.append(ROWS["value"][0].as_py(), id="order-0")
+            else:
+                writer.append_arrow(ROWS)
+        except BaseException as error:  # noqa: BLE001
+            errors.append(error)
+
+    with Database(LocalStorage(tmp_path)) as db:
+        filled(db)
+        log = db.log("orders")
+        writer = log.writer()
+        writer.append(b"the first of a segment")
+        let_go.clear()
+        waits.append(True)
+        thread = threading.Thread(target=append, args=(writer,))
+        thread.start()
+        begun.wait()
+        with pytest.raises(Unavailable, match="not stored in time"):
+            writer.close(timeout_s=0)
+        thread.join()
+        assert [getattr(error, "outcome", None) for error in errors] == ["unknown"]
+        with log.writer() as after:
+            after.append_arrow(ROWS)
+            assert after.append_arrow(ROWS).duplicates.all()
+        assert log.info().last_position == 61_000
+        assert not log.verify().findings
+
+
+def test_a_block_that_is_stored_is_not_kept(tmp_path: Path) -> None:
+    """A writer that has nothing to do takes no memory for the large record that it stored last."""
+    with Database(LocalStorage(tmp_path)) as db, db.log("orders", create=True).writer() as writer:
+        writer.append(b"first")
+        tracemalloc.start()
+        try:
+            writer.append(bytes(4 << 20), id="large")
+            assert tracemalloc.get_traced_memory()[0] < 1 << 20
+        finally:
+            tracemalloc.stop()

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from oncelog.clock import Clock
 from oncelog.concurrency.trouble import Trouble
-from oncelog.errors import OncelogError, WriterFenced
+from oncelog.errors import Closed, OncelogError, WriterFenced
 from oncelog.format.manifest import Manifest, Segment
 from oncelog.log.append.tail import SegmentTail
 from oncelog.log.stored import object_keys
@@ -121,14 +121,19 @@ class SegmentRun:
     def begin(self, group: Group) -> None:
         """Have the device begin with a group's block, if that gains time. Only ``append`` tells what came of it."""
         assert group.block is not None
-        assert self._segment_writer is not None
-        self._segment_writer.begin(group.number, group.block.chunks)
+        writer = self._segment_writer
+        if writer is not None:
+            writer.begin(group.number, group.block.chunks)
 
     def append(self, group: Group) -> int:
-        """Store a group's block; on return it is durable. Return the cursor behind it."""
+        """Store a group's block; on return it is durable. Return the cursor behind it. ``Closed`` if this writer ended
+        meanwhile, in another thread.
+        """
         assert group.block is not None
         writer = self._segment_writer
-        assert writer is not None
+        if writer is None:
+            message = f"the log of {self._home.location('manifest')} was let go: the block was not offered again"
+            raise Closed(message)
         try:
             end = writer.append(group.number, group.block.chunks)
         except WriterFenced:

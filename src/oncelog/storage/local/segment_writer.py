@@ -41,7 +41,7 @@ class LocalSegmentWriter:
         self._filler = ZeroFiller(disk, path)
         self._descriptor: int | None = None
         self._identity: Identity | None = None
-        self._begun: Chunk | None = None  # what ``begin`` wrote last; it counts as long as the file stays open
+        self._begun: Chunk | None = None  # what ``begin`` wrote, until ``append``, or until the file is closed
         self._fenced = False
         self._count = 0
         self._end = 0
@@ -117,7 +117,7 @@ class LocalSegmentWriter:
         descriptor, is_begun = self._descriptor, self._begun is block[0]
         if descriptor is None:  # after a failure nothing is assumed of what was written
             descriptor, is_begun = self._reopen(), False
-        self._descriptor = None
+        self._descriptor = self._begun = None
         end = self._end + size_bytes
         try:
             if not is_begun:
