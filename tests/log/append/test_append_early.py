@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -237,3 +238,15 @@ def test_a_block_that_was_begun_when_the_writer_ended_has_the_answer_of_the_end(
             assert after.append_arrow(ROWS).duplicates.all()
         assert log.info().last_position == 61_000
         assert not log.verify().findings
+
+
+def test_a_block_that_is_stored_is_not_kept(tmp_path: Path) -> None:
+    """A writer that has nothing to do takes no memory for the large record that it stored last."""
+    with Database(LocalStorage(tmp_path)) as db, db.log("orders", create=True).writer() as writer:
+        writer.append(b"first")
+        tracemalloc.start()
+        try:
+            writer.append(bytes(4 << 20), id="large")
+            assert tracemalloc.get_traced_memory()[0] < 1 << 20
+        finally:
+            tracemalloc.stop()

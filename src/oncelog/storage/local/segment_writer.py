@@ -41,7 +41,7 @@ class LocalSegmentWriter:
         self._filler = ZeroFiller(disk, path)
         self._descriptor: int | None = None
         self._identity: Identity | None = None
-        self._begun: Chunk | None = None  # what ``begin`` wrote last; it counts as long as the file stays open
+        self._begun: Chunk | None = None  # what ``begin`` wrote, until ``append``, or until the file is closed
         self._fenced = False
         self._count = 0
         self._end = 0
@@ -126,7 +126,7 @@ class LocalSegmentWriter:
         except BaseException:
             close_quietly(self._disk, descriptor)
             raise
-        self._descriptor = descriptor
+        self._descriptor, self._begun = descriptor, None
         self._last_offset, self._last_header, self._end = self._end, head, end
         self._count += 1
         self._bell.nudge()
