@@ -94,9 +94,9 @@ def test_fingerprints_that_are_owed_are_there_when_they_are_asked_for(
 ) -> None:
     """The place of a key has the fingerprint of an older key until its own is written: a retry would conflict."""
     entered(window)
-    assert window.owes
+    assert window.owed
     assert (asking(window) == PRINTS).all()
-    assert not window.owes
+    assert not window.owed
 
 
 def test_a_finish_that_was_interrupted_is_done_again(window: DedupWindow) -> None:
@@ -113,10 +113,37 @@ def test_a_finish_that_was_interrupted_is_done_again(window: DedupWindow) -> Non
     assert window.enter(KEYS[100:200], 100, interrupted)
     with pytest.raises(KeyboardInterrupt):
         window.finish()
-    assert window.owes
+    assert window.owed
     window.finish()
     assert len(asked) == 2
     assert (window.fingerprints(window.find(KEYS[:200])) == PRINTS[:200]).all()
+
+
+def test_nobody_hashes_what_nobody_asks_for(window: DedupWindow) -> None:
+    """Committing the keys of one block, or reading older ones, leaves those of the next to the thread that stores it:
+    who commits or reads has the lock.
+    """
+    asked: list[str] = []
+
+    def later(name: str, low: int, high: int) -> Callable[[], NDArray[np.uint64]]:
+        def fingerprints() -> NDArray[np.uint64]:
+            asked.append(name)
+            return PRINTS[low:high].copy()
+
+        return fingerprints
+
+    assert window.enter(KEYS[:100], 0, later("first", 0, 100))
+    assert window.enter(KEYS[100:200], 100, later("second", 100, 200))
+    assert window.enter(KEYS[200:300], 200, later("third", 200, 300))
+    window.commit(150, 1, 1)
+    assert asked == ["first", "second"]
+    assert (window.fingerprints(window.find(KEYS[:150])) == PRINTS[:150]).all()
+    assert window.at(window.find_one(*KEYS[7].tolist()))[1] == PRINTS[7]
+    assert len(window.dump().keys) == 150
+    assert asked == ["first", "second"]
+    window.commit(300, 2, 2)
+    assert asked == ["first", "second", "third"]
+    assert (window.dump().fingerprints == PRINTS[:300]).all()
 
 
 def test_keys_that_wait_to_be_looked_for_are_known(window: DedupWindow) -> None:

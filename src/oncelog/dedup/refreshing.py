@@ -74,7 +74,7 @@ class RefreshingWindow(DedupWindow):
 
     def commit(self, before_position: int, tick_us: int, time_us: int) -> None:
         """Make every pending key with a position below ``before_position`` committed, as any window does."""
-        self.finish()
+        self._finish_before(before_position)
         if self._head - self._settled == self._pending:
             super().commit(before_position, tick_us, time_us)
         elif self._pending:

@@ -74,9 +74,14 @@ class Table(DedupWindow):
         self._loose += len(keys)
         return True
 
-    def finish(self) -> None:
+    def defers(self, count: int) -> bool:
+        """Guess whether ``enter`` would take so many keys, if they are new: a sieve needs no compiled loops."""
+        is_sifted = self._unasked <= 0 and self._ring.capacity > _SMALL_KEYS
+        return self._has_room(count) if is_sifted else super().defers(count)
+
+    def finish(self, count: int | None = None) -> None:
         """Do what ``enter`` left for later: write fingerprints, and put keys into the sieve."""
-        super().finish()
+        super().finish(count)
         if self._sieve is not None and self._unasked <= 0:
             self._prepared_sieve(0)
 

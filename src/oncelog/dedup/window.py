@@ -9,7 +9,7 @@ is evicted. Invariants, from ``tail`` to before ``head``:
 - the slots have every key but the newest ``loose`` ones. Only ``Table`` leaves keys loose. A method that searches the
   slots for any key, or adds to them, puts the loose keys in first;
 - fingerprints that ``enter`` was promised are in ``owed``, all of pending keys, until ``finish`` writes them. A method
-  that reads a fingerprint of a pending key, or commits it, calls ``finish`` first.
+  that reads a fingerprint of a pending key calls ``finish`` first, and one that commits keys does so for these.
 
 Positions, ticks and times take 32 bits as long as the window's lie close together, and 64 for good when they once did
 not. The arrays start small and double up to room for ``max_keys`` and a tenth more; when more keys are pending than
@@ -33,7 +33,7 @@ from oncelog.dedup.slots import BUCKET_SLOTS, Slots
 __all__ = ["DedupWindow", "Later", "WindowState"]
 
 Later: TypeAlias = Callable[[], NDArray[np.uint64]]
-"""Returns the fingerprints of keys that were entered. It is asked when there is time, and may be asked again."""
+"""Returns the fingerprints of keys that were entered. Any thread asks it when there is time, perhaps more than once."""
 
 _CAPACITY_MIN = 32
 _LOAD = 0.68
@@ -132,7 +132,7 @@ class DedupWindow:
 
     def fingerprints(self, handles: Handles) -> NDArray[np.uint64]:
         """Return the fingerprints of these handles."""
-        if self._owed:
+        if self._owed and len(handles) and int(handles.max()) >= self._owed[0][0]:
             self.finish()
         return self._ring.fingerprints.take(handles - self._ring.origin, mode="wrap")
 
@@ -147,7 +147,7 @@ class DedupWindow:
 
     def at(self, handle: int) -> tuple[int, int, int, bool]:
         """Return position, fingerprint, time and whether it is pending, of one handle."""
-        if self._owed:
+        if self._owed and handle >= self._owed[0][0]:
             self.finish()
         ring = self._ring
         place = ring.place(handle)
@@ -220,17 +220,26 @@ class DedupWindow:
         self._write_pending(len(keys), first_position, fingerprints)
         return True
 
-    @property
-    def owes(self) -> bool:
-        """Whether ``finish`` has something to do."""
-        return bool(self._owed)
+    def defers(self, count: int) -> bool:
+        """Guess whether ``enter`` would take so many keys, if they are new. Any thread may ask."""
+        return self._has_room(count) and kernels_at_hand(count) is not None
 
-    def finish(self) -> None:
-        """Do what ``enter`` left for later. It may be interrupted, and repeated."""
-        while self._owed:
-            low, fingerprints = self._owed[0]
+    @property
+    def owed(self) -> list[Later]:
+        """What ``finish`` will ask for fingerprints. Any thread may look, and have them hashed before."""
+        return [fingerprints for _, fingerprints in tuple(self._owed)]
+
+    def finish(self, count: int | None = None) -> None:
+        """Do what ``enter`` left for later: all, or what is owed first. It may be interrupted, and repeated."""
+        for low, fingerprints in self._owed[:count]:
             self._ring.write(self._ring.fingerprints, low, fingerprints())
             del self._owed[0]
+
+    def _finish_before(self, position: int) -> None:
+        """Do the same for the keys below a position. Others may not have been hashed yet."""
+        ring = self._ring
+        stored = (position << FLAG_BITS) - ring.marks.base
+        self.finish(sum(ring.marks.view[ring.place(low)] < stored for low, _ in self._owed))
 
     def _has_room(self, count: int) -> bool:
         """Tell whether the ring, and the numbers of the slots, have room for so many more keys."""
@@ -289,7 +298,7 @@ class DedupWindow:
         if self._pending == 0:
             return
         if self._owed:
-            self.finish()
+            self._finish_before(before_position)
         ring, settled = self._ring, self._settled
         marks, ticks, times = ring.marks, ring.ticks, ring.times
         if not 0 <= tick_us - ticks.base <= NARROW_MAX:

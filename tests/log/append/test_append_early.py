@@ -131,8 +131,8 @@ def test_fingerprints_are_hashed_while_the_device_works(tmp_path: Path, monkeypa
         disk.calls.append("hash")
         return hashed(hasher, payload)
 
-    def finished(table: Table) -> None:
-        finish(table)
+    def finished(table: Table, count: int | None = None) -> None:
+        finish(table, count)
         disk.calls.append("finished")
 
     monkeypatch.setattr(Hasher, "fingerprints", noting)
@@ -164,10 +164,10 @@ def test_what_interrupts_the_work_beside_the_device_loses_nothing(
     raised = iter([again()])
     finish = DedupWindow.finish
 
-    def interrupted(window: DedupWindow) -> None:
+    def interrupted(window: DedupWindow, count: int | None = None) -> None:
         for error in raised:
             raise error
-        finish(window)
+        finish(window, count)
 
     with Database(LocalStorage(tmp_path)) as db:
         filled(db)

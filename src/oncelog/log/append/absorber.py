@@ -96,9 +96,11 @@ class Absorber:
 
     def _prepared(self, submitted: Sequence[Submitted], ids: Sequence[str | None]) -> list[_Prepared]:
         """Return records in columns, in pieces of a block, with their keys."""
-        in_full = self._core.in_flight_max > 1
+        core = self._core
         return [
-            _Prepared(piece, payloads.keys_of(piece, self._hasher, self._core.window, in_full=in_full))
+            _Prepared(
+                piece, payloads.keys_of(piece, self._hasher, core.window, in_full=not core.defers(piece.num_rows))
+            )
             for part in self._parts(submitted)
             for piece in payloads.pieces(_payload(submitted[part], ids[part]), self._settings)
         ]
@@ -140,6 +142,13 @@ class Absorber:
         if keys is None:
             return None
         while True:
-            looked = self._committer.unlocked(lambda: self._recall.look(keys.identities))
+            looked = self._committer.unlocked(self._looked_up, keys)
             if self._recall.is_current(looked):
                 return looked
+
+    def _looked_up(self, keys: payloads.Keys) -> Looked:
+        """Search the runs, without the lock. What they may know is compared: then the values are hashed, too."""
+        looked = self._recall.look(keys.identities)
+        if looked.found is not None:
+            keys.hashed()
+        return looked

@@ -160,7 +160,7 @@ class Admitter:
 
     def _rows(self, piece: pa.RecordBatch, deadline_us: int | None, *, more: bool) -> Admitted:
         """Decide rows, and add those that are new; with ``more`` to come, begin to store them now."""
-        keys = payloads.keys_of(piece, self._hasher, self._window, in_full=self._core.in_flight_max > 1)
+        keys = payloads.keys_of(piece, self._hasher, self._window, in_full=not self._core.defers(piece.num_rows))
         while True:
             rows = self._looked_up(piece, keys)
             if keys is not None and rows.found is not None:

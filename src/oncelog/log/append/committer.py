@@ -406,9 +406,12 @@ class Committer:
         self.core.tail.encode(group)
         if group.state != "offered":
             return 0  # ended meanwhile
-        if self.core.owes:
+        owed = self.core.owed
+        if owed:
             self._run.begin(group)
-            self.locked(self.core.finish)  # while the device works
+            for fingerprints in owed:  # while the device works, and without the lock: large values take long
+                fingerprints()
+            self.locked(self.core.finish, len(owed))
         return self._run.append(group)
 
     # Reacting.

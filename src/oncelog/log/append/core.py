@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oncelog.dedup.table import Table
+from oncelog.dedup.window import Later
 from oncelog.errors import Closed, CorruptionError, OncelogError, WriterFenced
 from oncelog.log.append.counters import Counters
 from oncelog.log.append.decisions import Seen
@@ -155,10 +156,18 @@ class Core:
         """Whether storage did not take what it was offered last, and will be asked again."""
         return self.failures > 0 or self.prepare_failures > 0
 
+    def defers(self, count: int) -> bool:
+        """Guess whether the values of so many new rows would be hashed while the device works. The lock need not be
+        held.
+        """
+        return self.in_flight_max == 1 and self.seen.defers(count)
+
     @property
-    def owes(self) -> bool:
-        """Whether the window has work left that can be done while the device works."""
-        return self.window is not None and self.window.owes
+    def owed(self) -> list[Later]:
+        """What is left to hash, which can be done while the device works, and then ``finish``. The lock need not be
+        held.
+        """
+        return [] if self.window is None else self.window.owed
 
     def check_open(self) -> None:
         """Raise unless more may be added."""
@@ -298,12 +307,12 @@ class Core:
         self.error = None
         return group
 
-    def finish(self) -> None:
-        """Do what the window left for later. An interrupt tears nothing: it is done again. The window of a core that
-        has ended may be another's.
+    def finish(self, count: int) -> None:
+        """Do what the window left for later, so much of it. An interrupt tears nothing: it is done again. The window of
+        a core that has ended may be another's.
         """
         if self.window is not None and self.error is None:
-            self.window.finish()
+            self.window.finish(count)
 
     def landed(self, group: Group, request: int, end: int, started_us: int, now_us: int) -> None:
         """Note that storage has a block; settle every block that has landed and has no gap before it."""

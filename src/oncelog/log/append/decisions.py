@@ -33,6 +33,13 @@ class Seen(NamedTuple):
             self.window.evict(uptime_us)
             self.adopted.evict(uptime_us)
 
+    def defers(self, count: int) -> bool:
+        """Guess whether so many rows, if they are new, would be entered now and their values hashed later. The lock
+        need not be held.
+        """
+        window = self.window
+        return window is not None and (isinstance(window, Table) or not self.adopted) and window.defers(count)
+
     def elsewhere(self, keys: NDArray[np.uint64], recalled: Found | None) -> Found | None:
         """Return what is known of identities beside the window; ``recalled`` is what the runs know.
 

@@ -166,7 +166,8 @@ def keys_of(
 ) -> Keys | None:
     """Return the identities of the rows that carry an id, or ``None`` when there are none to look up.
 
-    ``in_full``: hash the fingerprints now, without the writer's lock, because they will be asked for with it.
+    ``in_full``: hash the fingerprints now, without the writer's lock, because they will be asked for with it. So they
+    will if not all rows carry an id.
     """
     at = payload.schema.get_field_index("id")
     if window is None or at < 0:
@@ -176,6 +177,6 @@ def keys_of(
         rows = np.flatnonzero(arrays.present(ids))
         payload = payload.filter(ids.is_valid())
     keys = Keys(rows, hasher.keys(payload), partial(hasher.fingerprints, payload))
-    if in_full:
+    if in_full or rows is not None:
         keys.hashed()
     return keys
