@@ -117,7 +117,7 @@ class LocalSegmentWriter:
         descriptor, is_begun = self._descriptor, self._begun is block[0]
         if descriptor is None:  # after a failure nothing is assumed of what was written
             descriptor, is_begun = self._reopen(), False
-        self._descriptor = self._begun = None
+        self._descriptor = None
         end = self._end + size_bytes
         try:
             if not is_begun:
@@ -126,7 +126,7 @@ class LocalSegmentWriter:
         except BaseException:
             close_quietly(self._disk, descriptor)
             raise
-        self._descriptor = descriptor
+        self._descriptor, self._begun = descriptor, None
         self._last_offset, self._last_header, self._end = self._end, head, end
         self._count += 1
         self._bell.nudge()
