@@ -30,13 +30,12 @@ from benchmarks.records import Batch
 from oncelog.dedup import kernels
 from oncelog.dedup.table import Table
 from oncelog.format.runs.run import Run
-from oncelog.log.memory.building import delete_run, store_run
+from oncelog.log.memory.building import commits_of, delete_run, entries_of, store_run
 from oncelog.log.memory.merging import merge_runs, worth_merging
 from oncelog.log.memory.objects import RunObjects
 from oncelog.log.memory.quest import Found
 from oncelog.log.memory.recall import Recall
 from oncelog.log.memory.run_set import RunSet
-from oncelog.log.upkeep.memory_keeper import commits_of, entries_of
 from oncelog.log.upkeep.sifting import Sifter
 from oncelog.storage.local.home import LocalStorage
 

@@ -23,7 +23,7 @@ from oncelog.format.runs.run import Run
 from oncelog.log.jobs.rebuild_snapshot import Rebuilt
 from oncelog.log.jobs.workers import Hands, JobContext
 from oncelog.log.memory import coverage
-from oncelog.log.memory.building import delete_run, store_run
+from oncelog.log.memory.building import commits_of, delete_run, entries_of, store_run
 from oncelog.log.memory.checking import check_run
 from oncelog.log.memory.coverage import Stretch
 from oncelog.log.memory.merging import merge_runs, to_merge
@@ -32,7 +32,6 @@ from oncelog.log.stored import object_keys
 from oncelog.log.stored.manifests import Change, Known, Manifests
 from oncelog.log.takeover.recovery import Remembered, adopted_within, remembered_of
 from oncelog.log.upkeep import sealing
-from oncelog.log.upkeep.memory_keeper import commits_of, entries_of
 
 RUN_RECORDS = 500_000
 """About so many records are read by one piece of work: their ids are in memory at once, at about 200 bytes each."""

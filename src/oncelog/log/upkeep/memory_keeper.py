@@ -10,11 +10,9 @@ nothing refers to, which are swept by age. Killed after: the next writer opens w
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
-
-import numpy as np
 
 from oncelog import limits
 from oncelog.dedup.runs.entries import Entries
@@ -22,13 +20,11 @@ from oncelog.dedup.table import Table
 from oncelog.dedup.window import WindowState
 from oncelog.errors import Closed, CorruptionError, NotFound, OncelogError, Unsupported, WriterFenced
 from oncelog.format.manifest import Manifest, Segment
-from oncelog.format.output import column
-from oncelog.format.runs.pages import END
 from oncelog.format.runs.run import Run, covers
 from oncelog.format.runs.times import Commits
 from oncelog.log.append.session import WriterSession
 from oncelog.log.memory import coverage
-from oncelog.log.memory.building import delete_run, store_run
+from oncelog.log.memory.building import commits_of, delete_run, entries_of, gathered, store_run
 from oncelog.log.memory.checking import check_run
 from oncelog.log.memory.coverage import Stretch
 from oncelog.log.memory.merging import cheapest_merge, merge_runs, to_merge
@@ -512,48 +508,6 @@ def _let_pass(_entries: Entries) -> None:
 def is_worth_a_run(ids: int, records: int) -> bool:
     """Tell whether so much is worth a run."""
     return ids >= limits.MEMORY_RUN_IDS_MIN or records >= limits.MEMORY_RUN_RECORDS_MIN
-
-
-def entries_of(ids: WindowState, first_position: int) -> Entries:
-    """Return ids, in the order of their positions and complete, as the entries of a run that begins at a position.
-
-    A record with an id is alone in its batch, or all others in the batch have one too. So the last of a batch is the
-    one before the next that begins one.
-    """
-    ends = np.ones(len(ids.starts), np.bool_)
-    ends[:-1] = ids.starts[1:]
-    return Entries.of(ids.keys, ids.fingerprints, ids.positions - first_position, ids.starts, ends)
-
-
-def gathered(pieces: Iterable[WindowState], first_position: int, count: int) -> tuple[Entries, Commits]:
-    """Return the entries and commits of ids that come in pieces, one behind the other, ``count`` at most in all.
-
-    The pieces are small, and what they are put together in is memory that is used again. The system clears each page
-    that it gives out, and stops all threads for a moment for each that it takes back.
-    """
-    columns, end = [column(count) for _ in range(4)], 0
-    commits = [Commits.none()]
-    for ids in pieces:
-        start, end = end, end + len(ids.positions)
-        if start == end:
-            continue
-        for whole, some in zip(columns, entries_of(ids, first_position).columns, strict=True):
-            whole[start:end] = some
-        if start and not ids.starts[0]:
-            columns[-1][start - 1] &= ~np.uint64(END)  # its batch goes on
-        commits.append(commits_of(ids, first_position))
-    positions = np.concatenate([some.positions for some in commits])
-    times = np.concatenate([some.timestamps_us for some in commits])
-    changes = np.diff(times, prepend=times[:1] - 1) != 0
-    return Entries(*(whole[:end] for whole in columns)), Commits(positions[changes], times[changes])
-
-
-def commits_of(ids: WindowState, first_position: int) -> Commits:
-    """Return when ids were committed: one entry for each change of the time."""
-    if not len(ids.times):
-        return Commits.none()
-    changes = np.concatenate([[True], np.diff(ids.times) != 0])
-    return Commits(ids.positions[changes] - first_position, ids.times[changes])
 
 
 def _covered_until(runs: Sequence[Run], first_position: int) -> int:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncelog.dedup.window import WindowState
-from oncelog.log.upkeep.memory_keeper import commits_of, entries_of, gathered
+from oncelog.log.memory.building import commits_of, entries_of, gathered
 
 FIRST = 1000
 
