@@ -62,7 +62,7 @@ class _Stream:
         """Nothing more is sent on it; what was sent is answered, and then it ends."""
         self.ended = False
         self.leaving = False
-        """The server is told that the session is over: nothing else is sent any more."""
+        """This client ends the session: it sends one last message, which says so, and nothing behind it."""
         self.over = threading.Event()
         """Set when nothing more comes from the server."""
         self.complete = False
@@ -214,8 +214,8 @@ class Session(Backlog):
     def end(self, reason: OncelogError) -> None:
         """End: nothing is sent or answered any more. What has no answer fails.
 
-        The server is told if a producer ends with all its answers, so that its name is free at once: of a stream that
-        breaks, the server expects that it comes again.
+        A producer that has all its answers tells the server that the session ends. Then the server frees the name of the
+        producer at once. Otherwise the server keeps the name, because the client of a broken stream comes again.
         """
         with self._changed:
             reason = self._ended = self._ended or reason
