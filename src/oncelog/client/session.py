@@ -214,8 +214,8 @@ class Session(Backlog):
     def end(self, reason: OncelogError) -> None:
         """End: nothing is sent or answered any more. What has no answer fails.
 
-        A producer that has all its answers tells the server that the session ends. Then the server frees the name of the
-        producer at once. Otherwise the server keeps the name, because the client of a broken stream comes again.
+        A producer that has all its answers tells the server that the session ends. Then the server frees the name of
+        the producer at once. Otherwise the server keeps the name, because the client of a broken stream comes again.
         """
         with self._changed:
             reason = self._ended = self._ended or reason
